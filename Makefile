@@ -1,0 +1,59 @@
+# Sets up .venv by itself; needs Python 3.11 or later (PYTHON=python3.12 chooses one).
+# PIP_ARGS goes to every `pip install`, for example --index-url; where pip finds a CPU-only torch, the tests use it.
+
+PYTHON ?= python3
+PIP_ARGS ?=
+ARGS ?=
+
+# Members of the workspace that are installed and checked; others need what only some machines have.
+MEMBERS := curriculum plugins/example
+TYPED := zephon curriculum/zephon_curriculum plugins/example/zephon_example
+TESTS := $(wildcard tests curriculum/tests $(MEMBERS:%=%/tests))
+SETUP := pyproject.toml $(MEMBERS:%=%/pyproject.toml) constraints.txt
+
+BIN := .venv/bin
+INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
+
+.PHONY: help demo check test bench clean
+
+help:
+	@echo "make demo    a tour that needs no network"
+	@echo "make check   formatting, lint, types"
+	@echo "make test    all tests; ARGS=... goes to pytest"
+	@echo "make bench   the measurements; ARGS=... goes to benchmarks/bench.py"
+	@echo "make clean   removes .venv and what the tools have left"
+
+demo: .venv/.demo
+	@$(BIN)/zephon demo $(ARGS)
+
+check: .venv/.check
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy $(TYPED)
+
+test: .venv/.test
+	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+
+bench: .venv/.demo
+	@$(BIN)/python benchmarks/bench.py $(ARGS)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"zephon needs Python 3.11 or later, $(PYTHON) is {v[0]}.{v[1]}; use make PYTHON=...")'
+	@echo "setting up .venv"
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }  # half a .venv would pass for a whole one
+
+.venv/.demo: $(SETUP) | $(BIN)/python
+	@$(INSTALL) -e '.[fast]' $(MEMBERS:%=-e ./%)
+	@touch $@
+
+.venv/.check: .venv/.demo
+	@$(INSTALL) -e '.[dev]'
+	@touch $@
+
+.venv/.test: .venv/.demo
+	@$(INSTALL) -e '.[test,torch]'
+	@touch $@

@@ -1,0 +1,64 @@
+"""Zephon: the same global batches on any number of GPUs, from text, inside the training job.
+
+The table of contents; each name's module says more. Describe (`Dataset`, `Stages`, `MixtureWorkSource`,
+`Pipeline`, `Recipe`), load (`Loader`, `Batch`), prove (`digest`, `step_digest`), extend (the protocols).
+"""
+
+from __future__ import annotations
+
+from zephon.batch import Batch, digest, step_digest
+from zephon.dataset import Dataset
+from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError, ZephonError
+from zephon.loader import Loader, LoaderOptions
+from zephon.mixture import Ledger, MixtureWorkSource, WorkSource
+from zephon.opened import Opened, open_recipe
+from zephon.packing import Packer, PackerPlan, Packing
+from zephon.pipeline import Pipeline
+from zephon.recipe import Recipe
+from zephon.schedule import (
+    PARTS,
+    Constant,
+    Schedule,
+    ScheduleContext,
+    ScheduleTable,
+    ScheduleUpdates,
+    Stages,
+    compile_schedule,
+)
+from zephon.tokenizer import Tokenize
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PARTS",
+    "Batch",
+    "CheckError",
+    "Constant",
+    "DataError",
+    "Dataset",
+    "Ledger",
+    "Loader",
+    "LoaderOptions",
+    "MixtureWorkSource",
+    "Opened",
+    "Packer",
+    "PackerPlan",
+    "Packing",
+    "Pipeline",
+    "PluginError",
+    "Recipe",
+    "Schedule",
+    "ScheduleContext",
+    "ScheduleTable",
+    "ScheduleUpdates",
+    "Stages",
+    "StateError",
+    "Tokenize",
+    "WorkSource",
+    "WorkerError",
+    "ZephonError",
+    "compile_schedule",
+    "digest",
+    "open_recipe",
+    "step_digest",
+]

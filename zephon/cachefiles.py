@@ -1,0 +1,57 @@
+"""Files of the cache folder: written whole or not at all, by any number of processes at once.
+
+Upstream of the line index and the spool. Downstream: the local file system. What lies in the cache can be
+made again from the data, so losing it costs time only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from zephon.errors import DataError, explain
+
+TEMPORARY_SUFFIX = ".tmp"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Makes `path` hold what `write` writes, atomically; a process that dies leaves only a temporary file.
+
+    The bytes are on disk before the name is, so a name never stands for a hole after a power cut.
+    An `OSError` of the cache folder becomes a `DataError`; errors that `write` raises itself pass through.
+    """
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=TEMPORARY_SUFFIX)
+        with os.fdopen(descriptor, "w+b") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        temporary = ""
+    except OSError as error:
+        raise _cache_error(path, error) from error
+    finally:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def _cache_error(path: Path, error: OSError) -> DataError:
+    full = error.errno in _FULL
+    return DataError(
+        explain(
+            f"cache file {path} cannot be written",
+            got=error.strerror or str(error),
+            rule="indexes and expanded chunks are kept in the cache folder, on a local disk with room",
+            cure=("free space there, lower the spool's limit" if full else "make the folder writable")
+            + ", or set ZEPHON_CACHE to another folder",
+        )
+    )

@@ -1,0 +1,71 @@
+"""The description of a dataset: a named collection of documents that can be mixed.
+
+Upstream of everything; `readers/` opens what is described here. Nothing is read when a dataset is described.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+ON_ERROR = ("raise", "skip")
+DEFAULT_MAX_BAD = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """A named collection of documents; build it with `from_path` or `from_documents`."""
+
+    name: str
+    paths: tuple[str, ...] = ()
+    """Files, folders or globs as written; relative ones start at the recipe's folder. Empty: in memory."""
+    kind: str = ""
+    """The reader (`jsonl`, `parquet`, `memory`, or a plugin's); empty: found from the files' names."""
+    text: str = "text"
+    """The field that holds a document's text."""
+    on_error: str = "raise"
+    """`raise` stops at a record that cannot be used; `skip` counts it and goes on."""
+    max_bad: int = DEFAULT_MAX_BAD
+    """With `skip`: records that one lane may skip before the run stops."""
+    documents: tuple[str, ...] | None = None
+    """The texts themselves, for a dataset in memory."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip() or self.name != self.name.strip():
+            raise ValueError(f"dataset `name` must be a non-empty string without outer spaces, got {self.name!r}")
+        if self.on_error not in ON_ERROR:
+            raise ValueError(f"dataset {self.name!r}: `on_error` must be one of {ON_ERROR}, got {self.on_error!r}")
+        if type(self.max_bad) is not int or self.max_bad < 0:
+            raise ValueError(f"dataset {self.name!r}: `max_bad` must be a whole number >= 0, got {self.max_bad!r}")
+        if not isinstance(self.text, str) or not self.text:
+            raise ValueError(f"dataset {self.name!r}: `text` must name a field, got {self.text!r}")
+        if (self.documents is None) == (not self.paths):
+            raise ValueError(f"dataset {self.name!r}: give either paths or documents, got {len(self.paths)} paths")
+
+    @classmethod
+    def from_path(
+        cls,
+        name: str,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        text: str = "text",
+        kind: str = "",
+        on_error: str = "raise",
+        max_bad: int = DEFAULT_MAX_BAD,
+    ) -> Dataset:
+        """Returns the dataset of a file, a folder, a glob or a list of these.
+
+        Files are ordered by entry, then by POSIX path relative to the entry's wildcard-free folder, in
+        UTF-8 byte order, so the order never depends on how a file system lists them.
+        """
+        entries = [path] if isinstance(path, str | os.PathLike) else list(path)
+        paths = tuple(os.fspath(entry) for entry in entries)
+        if not paths or not all(isinstance(entry, str) and entry for entry in paths):
+            raise ValueError(f"dataset {name!r}: `path` must be a path or a non-empty list of paths, got {path!r}")
+        return cls(name=name, paths=paths, kind=kind, text=text, on_error=on_error, max_bad=max_bad)
+
+    @classmethod
+    def from_documents(cls, name: str, documents: Iterable[str]) -> Dataset:
+        """Returns a dataset of texts held in memory; it cannot be written to a TOML recipe."""
+        return cls(name=name, kind="memory", documents=tuple(documents))

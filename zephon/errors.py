@@ -1,0 +1,56 @@
+"""The errors of a run: each says what is at fault, what was got, the rule and the cure.
+
+Wrong arguments raise `ValueError` or `TypeError` where they are given; the classes here are for what only
+shows against the world: files, states, workers, launches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class ZephonError(Exception):
+    """Base of all errors that a recipe, its data or its state can cause at run time."""
+
+
+class DataError(ZephonError):
+    """A file or a record cannot be used."""
+
+
+class StateError(ZephonError):
+    """A saved state does not fit the recipe, the data or the ranks it is restored on."""
+
+
+class CheckError(ZephonError):
+    """The launch check refuses the recipe."""
+
+
+class WorkerError(ZephonError):
+    """A worker died, hung or could not be started."""
+
+
+class PluginError(ZephonError):
+    """A plugin that was asked for by name cannot be loaded, or is made for another version of zephon-core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with one record, before it is known whether that stops the run."""
+
+    kind: str
+    """One word: null, not_text, missing, not_json, not_object, not_utf8, too_long."""
+    got: str
+    """The value met, shortened."""
+    rule: str
+    """The rule it breaks, as a sentence without a full stop."""
+
+
+def explain(what: str, *, got: str, rule: str, cure: str) -> str:
+    """Returns the four-line message of an error: what is at fault, got, rule, cure."""
+    return f"{what}\n  got:  {got}\n  rule: {rule}\n  cure: {cure}"
+
+
+def shorten(value: object, width: int = 80) -> str:
+    """Returns the repr of `value` cut to `width` characters, for messages."""
+    text = repr(value)
+    return text if len(text) <= width else text[: width - 3] + "..."

@@ -1,0 +1,75 @@
+"""Where the work of the workers runs: on the spot, in threads, in processes.
+
+Upstream: `prepare.py` is what runs. Downstream: `feed.py` submits to what is built here. An executor is only
+ever a speed knob. Any `concurrent.futures.Executor` fits: a plugin's factory (role `zephon.executors`) takes
+(prepare, workers) and returns `Workers`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from zephon.prepare import Block, Prepare, Request
+
+Run = Callable[[Sequence[Request]], list[Block | Exception]]
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """A place to run `prepare`: `run` is submitted to `executor`, or called where that is None."""
+
+    executor: Executor | None
+    run: Run
+    count: int
+
+
+def inline(prepare: Prepare, workers: int) -> Workers:
+    """Returns workers that run when their result is asked for, in the caller's thread."""
+    return Workers(None, prepare, 1)
+
+
+def threads(prepare: Prepare, workers: int) -> Workers:
+    """Returns `workers` threads; the tokenizer and the readers release the interpreter lock."""
+    return Workers(ThreadPoolExecutor(workers, thread_name_prefix="zephon"), prepare, workers)
+
+
+def processes(prepare: Prepare, workers: int) -> Workers:
+    """Returns `workers` spawned processes, each with a `Prepare` of its own; they end with their parent.
+
+    Spawned, not forked: a tokenizer's thread pool does not survive a fork. So a script that starts them needs
+    the usual `if __name__ == "__main__":` guard.
+    """
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(pickle.dumps(prepare),))
+    return Workers(executor, _run_in_worker, workers)
+
+
+_worker: list[Prepare] = []
+"""The `Prepare` of a worker process; empty everywhere else."""
+
+
+def _start_worker(payload: bytes) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    _worker[:] = [pickle.loads(payload)]
+
+
+def _run_in_worker(requests: Sequence[Request]) -> list[Block | Exception]:
+    return _worker[0](requests)
+
+
+def exit_report(executor: Executor) -> str:
+    """Returns how the processes of a broken pool ended, as `worker 1: signal 9`; empty where unknown."""
+    processes = getattr(executor, "_processes", None) or {}  # no public way to the exit codes
+    codes = [(number, process.exitcode) for number, process in enumerate(processes.values())]
+    ended = [(number, code) for number, code in codes if code not in (None, 0, -signal.SIGTERM)]
+    return ", ".join(f"worker {n}: " + (f"signal {-c}" if c < 0 else f"exit code {c}") for n, c in ended)

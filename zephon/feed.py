@@ -1,0 +1,163 @@
+"""A bounded window of work in flight: requests for blocks in, blocks out, whoever asks.
+
+Upstream: `executors.py`. Downstream: `stream.py`, of which each has one request outstanding. Small requests
+travel together, so that the cost of a hand-over is paid once for about GROUP_BYTES of text. Which requests
+share a task never changes a block.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import BrokenExecutor, CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from zephon.errors import WorkerError, ZephonError, explain
+from zephon.executors import Workers, exit_report
+from zephon.prepare import Block, Request
+
+GROUP_BYTES = 256 << 10
+MIN_BLOCK_BYTES = 64 << 10
+MAX_BLOCK_BYTES = 256 << 10
+
+Answers = list[Block | Exception]
+
+
+class Ticket:
+    """A claim to the block of one request."""
+
+    __slots__ = ("future", "index", "request")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.future: Future[Answers] | None = None
+        self.index = 0
+
+
+class Feed:
+    """Runs requests on workers, at most two tasks for each of them at a time."""
+
+    def __init__(self, workers: Workers, *, budget_bytes: int, timeout_s: float) -> None:
+        self._workers = workers
+        self._budget_bytes, self._timeout_s = budget_bytes, timeout_s
+        self._waiting: deque[Ticket] = deque()
+        self._waiting_bytes = 0
+        self._running = 0
+        self._lock = threading.Lock()
+        self._closed = False
+        self.num_streams = 0
+        """Streams that are open; the budget is shared between them."""
+
+    def block_bytes(self) -> int:
+        """Returns the text that a stream's next block should have: the budget's share, within bounds.
+
+        A stream holds two blocks, and the tokens of a text take about as many bytes as the text.
+        """
+        share = self._budget_bytes // (2 * max(1, self.num_streams))
+        return max(MIN_BLOCK_BYTES, min(MAX_BLOCK_BYTES, share))
+
+    def request(self, request: Request) -> Ticket:
+        """Returns a ticket for the block of `request`, and starts the work when enough has come together."""
+        ticket = Ticket(request)
+        if self._workers.executor is not None:
+            with self._lock:
+                self._waiting.append(ticket)
+                self._waiting_bytes += request.target_bytes
+            self._fill(GROUP_BYTES)
+        return ticket
+
+    def result(self, ticket: Ticket) -> Block:
+        """Returns the block of `ticket`, waiting for it at most the time-out; raises what the work raised."""
+        if self._workers.executor is None:
+            self._refuse_closed()
+            answer = self._workers.run([ticket.request])[0]
+        else:
+            answer = self._wait(ticket)[ticket.index]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ZephonError("the loader is closed; make a new one to go on")
+
+    def _wait(self, ticket: Ticket) -> Answers:
+        try:
+            while ticket.future is None:
+                self._refuse_closed()
+                self._submit()
+            return ticket.future.result(self._timeout_s)
+        except CancelledError:
+            self._refuse_closed()
+            raise
+        except BrokenExecutor as error:
+            assert self._workers.executor is not None
+            how = exit_report(self._workers.executor) or str(error) or type(error).__name__
+            raise WorkerError(
+                explain(
+                    "a worker process ended in the middle of its work",
+                    got=how,
+                    rule="workers live as long as their loader (signal 9 is often the kernel, out of memory)",
+                    cure='use fewer workers or executor="threads"; a script needs `if __name__ == "__main__":`',
+                )
+            ) from None
+        except FutureTimeout:
+            raise WorkerError(
+                explain(
+                    f"a worker gave no block within {self._timeout_s:g} s",
+                    got="silence",
+                    rule="a block is read and tokenized within worker_timeout_s",
+                    cure="look for a file system that hangs, or raise worker_timeout_s",
+                )
+            ) from None
+
+    def _fill(self, group_bytes: int) -> None:
+        while self._waiting_bytes >= group_bytes and self._running < 2 * self._workers.count:
+            self._submit()
+
+    def _submit(self) -> None:
+        """Submits one group from the head of the queue."""
+        executor = self._workers.executor
+        assert executor is not None
+        with self._lock:
+            group: list[Ticket] = []
+            size = 0
+            while self._waiting and size < GROUP_BYTES:
+                ticket = self._waiting.popleft()
+                size += ticket.request.target_bytes
+                group.append(ticket)
+            self._waiting_bytes -= size
+            if not group or self._closed:
+                return
+            self._running += 1
+            future = executor.submit(self._workers.run, [ticket.request for ticket in group])
+            for index, ticket in enumerate(group):
+                ticket.index = index
+                ticket.future = future
+        future.add_done_callback(self._done)
+
+    def _done(self, future: Future[Answers]) -> None:
+        with self._lock:
+            self._running -= 1
+        if not (self._closed or future.cancelled() or future.exception()):
+            try:
+                self._fill(GROUP_BYTES)
+            except RuntimeError:  # the interpreter or the executor is shutting down
+                return
+
+    def close(self) -> None:
+        """Ends the workers: nothing waits, what runs is finished or killed."""
+        with self._lock:
+            self._closed = True
+            self._waiting.clear()
+        executor = self._workers.executor
+        if executor is None:
+            return
+        processes = list((getattr(executor, "_processes", None) or {}).values())
+        for process in processes:
+            process.terminate()
+        executor.shutdown(wait=not processes, cancel_futures=True)
+        for process in processes:
+            process.join(1.0)
+            if process.exitcode is None:
+                process.kill()

@@ -1,0 +1,221 @@
+"""One lane: chooses, draws and packs, row after row, and says how to go on from any row.
+
+Upstream: `mixture.py` chooses, `stream.py` gives the pieces, `packing.py` makes rows. Downstream: `loader.py`
+collects the rows of all its lanes. All decisions are taken here, serially, so no worker can change them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from zephon.errors import StateError, explain
+from zephon.feed import MIN_BLOCK_BYTES, Feed, Ticket
+from zephon.mixture import Ledger, WorkSource, begin_step
+from zephon.packing import Carrying, Packer
+from zephon.prepare import Block, Request
+from zephon.schedule import ScheduleTable
+from zephon.stream import Cursor, Run, Stream
+
+OPEN_AHEAD = 8
+"""Streams that a lane opens before their first draw, those of the largest shares."""
+
+
+class CarriedPiece(NamedTuple):
+    """A piece that a packer holds, as an address."""
+
+    dataset: int
+    position: int
+    output: int
+    offset: int
+    num_tokens: int
+
+
+class LaneState(NamedTuple):
+    """All that a lane needs to go on after a row; plain integers."""
+
+    rows: int = 0
+    tokens: tuple[int, ...] = ()
+    documents: tuple[int, ...] = ()
+    credits: tuple[int, ...] = ()
+    cursors: tuple[Cursor | None, ...] = ()
+    counts: tuple[tuple[tuple[str, int], ...], ...] = ()
+    """For each dataset, what its stream counted: (kind, number) pairs."""
+    carry: tuple[CarriedPiece, ...] = ()
+    replay_rows: int = 0
+    """Rows delivered since this state, to be made again and dropped; > 0 only for packers without carry."""
+
+    @property
+    def delivered_rows(self) -> int:
+        """Returns the rows of the lane that were delivered."""
+        return self.rows + self.replay_rows
+
+
+@dataclass(slots=True)
+class Row:
+    """One packed training sequence, as references to tokens."""
+
+    lane: int
+    index: int
+    """Rows of the lane before this one."""
+    runs: Sequence[Run]
+    state: LaneState
+    """The lane after this row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanePlan:
+    """What all lanes of a loader share."""
+
+    num_lanes: int
+    rows_per_step: int
+    seq_len: int
+    flush_every: int | None
+    work_source: WorkSource
+    make_packer: Callable[[], Packer]
+    make_stream: Callable[[int, int], Stream]
+    """(dataset, lane) -> its stream."""
+    feed: Feed
+
+
+class Lane:
+    """A fixed logical stream of rows with its own order, mix, packer and state."""
+
+    def __init__(self, plan: LanePlan, lane: int, num_datasets: int, table: ScheduleTable) -> None:
+        self._plan = plan
+        self.table = table
+        self.ledger = Ledger.empty(lane, num_datasets)
+        self._streams: list[Stream | None] = [None] * num_datasets
+        packer = self._packer = plan.make_packer()
+        self._carry = packer.carry if isinstance(packer, Carrying) and plan.flush_every is None else list
+        self._carried: tuple[CarriedPiece, ...] = ()
+        self._carried_tickets: dict[int, Ticket] = {}
+        self._queue: deque[list[Run]] = deque()
+        zeros = (0,) * num_datasets
+        self._base = LaneState(0, zeros, zeros, zeros, (None,) * num_datasets, ((),) * num_datasets)
+        self.initial_state = self._base
+        """The state before the first row that this object makes."""
+
+    def open_ahead(self, step: int) -> None:
+        """Opens the streams that `step` is most likely to draw from first."""
+        shares = self.table.at(step)
+        for dataset in sorted(range(len(shares)), key=lambda i: (-shares[i], i))[:OPEN_AHEAD]:
+            if shares[dataset]:
+                self._stream(dataset).open()
+
+    def next_row(self) -> Row:
+        """Returns the next row; waits for workers where their block is not there yet."""
+        if self._carried:
+            self._feed_carry()
+        while self.ledger.rows < self.initial_state.delivered_rows:
+            self._make_row()
+        return self._make_row()
+
+    def _make_row(self) -> Row:
+        ledger, plan = self.ledger, self._plan
+        step, row_of_step = divmod(ledger.rows, plan.rows_per_step)
+        if row_of_step == 0:
+            begin_step(ledger, self.table, step, plan.num_lanes, plan.seq_len)
+        if self._queue:
+            runs = self._queue.popleft()
+            ledger.rows += 1
+            if not self._queue:
+                self._base = self._snapshot()
+        else:
+            runs = self._draw_row()
+            ledger.rows += 1
+            if plan.flush_every is not None and ledger.rows - self._base.rows >= plan.flush_every:
+                self._queue.extend(self._packer.flush())
+                if not self._queue:
+                    self._base = self._snapshot()
+        return Row(ledger.lane, ledger.rows - 1, runs, self._state())
+
+    def _draw_row(self) -> list[Run]:
+        ledger, packer, choose = self.ledger, self._packer, self._plan.work_source.choose
+        while (room := packer.room()) > 0:
+            ledger.rest = room
+            dataset, at_least = choose(ledger)
+            if packer.by_document or at_least < 1:
+                at_least = 1
+            stream = self._streams[dataset] or self._stream(dataset)
+            while at_least > 0 and room > 0:
+                run = stream.take(at_least, room)
+                ledger.charge(dataset, run.num_tokens, run.num_begun)
+                packer.add(run)
+                at_least -= run.num_tokens
+                room -= run.num_tokens
+        return packer.row()
+
+    def _stream(self, dataset: int) -> Stream:
+        stream = self._streams[dataset]
+        if stream is None:
+            stream = self._streams[dataset] = self._plan.make_stream(dataset, self.ledger.lane)
+        return stream
+
+    def _state(self) -> LaneState:
+        if self._plan.flush_every is None:
+            return self._snapshot()
+        return self._base._replace(replay_rows=self.ledger.rows - self._base.rows)
+
+    def _snapshot(self) -> LaneState:
+        ledger, streams = self.ledger, self._streams
+        return LaneState(
+            ledger.rows,
+            tuple(ledger.tokens),
+            tuple(ledger.documents),
+            tuple(ledger.credits),
+            tuple([None if s is None else s.cursor for s in streams]),
+            tuple([() if s is None or not s.counts else tuple(sorted(s.counts.items())) for s in streams]),
+            tuple([_address(run) for run in self._carry()]),
+        )
+
+    def restore(self, state: LaneState) -> None:
+        """Goes to `state`, on a lane that has made no row; what the packer held is asked for at once."""
+        ledger = self.ledger
+        ledger.rows, ledger.tokens, ledger.documents = state.rows, list(state.tokens), list(state.documents)
+        ledger.credits = list(state.credits)
+        ledger.shares = self.table.at(state.rows // self._plan.rows_per_step)
+        for dataset, cursor in enumerate(state.cursors):
+            if cursor is not None:
+                self._stream(dataset).restore(cursor, dict(state.counts[dataset]))
+        self.initial_state, self._base = state, state._replace(replay_rows=0)
+        self._carried = state.carry
+        for dataset in sorted({piece.dataset for piece in state.carry}):
+            positions = tuple(sorted({piece.position for piece in state.carry if piece.dataset == dataset}))
+            size = MIN_BLOCK_BYTES  # what is read is unknown before it is; the order of one block
+            request = Request(dataset, ledger.lane, positions[0], size, positions)
+            self._carried_tickets[dataset] = self._plan.feed.request(request)
+
+    def _feed_carry(self) -> None:
+        blocks = {d: self._plan.feed.result(ticket) for d, ticket in self._carried_tickets.items()}
+        for piece in self._carried:
+            self._packer.add(_find_piece(piece, blocks[piece.dataset], self.ledger.lane))
+        self._carried, self._carried_tickets = (), {}
+
+
+def _find_piece(piece: CarriedPiece, block: Block, lane: int) -> Run:
+    """Returns the run of a carried piece in a block that was read again."""
+    index = int(np.searchsorted(block.positions, piece.position))
+    there = index < len(block.positions) and int(block.positions[index]) == piece.position
+    length = int(block.lengths[index]) if there else 0
+    cut = length - piece.offset - piece.num_tokens
+    if cut < 0:
+        raise StateError(
+            explain(
+                f"lane {lane}: a document that the packer holds changed (dataset {piece.dataset})",
+                got=f"{length} tokens at position {piece.position}",
+                rule=f"the state holds tokens [{piece.offset}, {piece.offset + piece.num_tokens}) of it",
+                cure="restore with the data and the tokenizer of the state",
+            )
+        )
+    begin = int(block.lengths[:index].sum()) + piece.offset
+    return Run(piece.dataset, block, index, index + 1, piece.offset, cut, begin, piece.num_tokens)
+
+
+def _address(run: Run) -> CarriedPiece:
+    """Returns the address of a run of one piece."""
+    return CarriedPiece(run.dataset, int(run.block.positions[run.first]), 0, run.skip, run.num_tokens)

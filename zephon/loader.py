@@ -1,0 +1,419 @@
+"""The loader of one rank: the rows of its lanes, as batches, with a state at every batch.
+
+Upstream: `opened.py` and `lane.py`. Downstream: the training loop. Rows may be made ahead by one thread; the
+state is always that of what was delivered.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypedDict
+
+from zephon import plugins
+from zephon.batch import Batch, BatchPlan, assemble, new_array, new_pinned_array
+from zephon.errors import StateError, ZephonError, explain
+from zephon.feed import Feed
+from zephon.lane import Lane, LanePlan, LaneState, Row
+from zephon.opened import SPOOL_BYTES, Opened, open_recipe
+from zephon.recipe import Recipe
+from zephon.runfolder import BatchLog
+from zephon.schedule import ScheduleTable, ScheduleUpdates
+from zephon.state import Progress, check_shared, lane_key, read_lane, write_state
+from zephon.stream import Stream
+
+BUDGET_BYTES = 512 << 20
+OPERATORS = ("tokenize",)
+
+
+class LoaderKeywords(TypedDict, total=False):
+    """The keywords of `Recipe.loader` and `Pipeline.loader`; none of them changes a row."""
+
+    dp_rank: int
+    dp_world_size: int
+    micro_batch_size: int | None
+    workers: int | Mapping[str, int] | None
+    executor: str
+    prefetch: int
+    pin_memory: bool
+    backend: str
+    run_folder: str | os.PathLike[str] | None
+    updates: ScheduleUpdates | None
+    cache: str | os.PathLike[str] | None
+    spool_bytes: int
+    read_ahead_bytes: int
+    worker_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """How one rank runs; nothing here changes a row."""
+
+    dp_rank: int = 0
+    """This rank among the data-parallel ranks, in [0, dp_world_size)."""
+    dp_world_size: int = 1
+    """Data-parallel ranks; must divide the lanes."""
+    micro_batch_size: int | None = None
+    """Rows of a batch; must divide the rank's rows of a step. None: all of them."""
+    workers: int | Mapping[str, int] | None = None
+    """Workers, or {"tokenize": n}; None: the cores, at most 4."""
+    executor: str = "threads"
+    """inline, threads, processes, or a plugin's."""
+    prefetch: int = 2
+    """Batches made ahead by one thread; 0: made when asked for. With `inline` always 0."""
+    pin_memory: bool = False
+    run_folder: Path | None = None
+    """Where row digests are logged (`batches/rank_*.jsonl`), with recipe and lock."""
+    updates: ScheduleUpdates | None = None
+    read_ahead_bytes: int = BUDGET_BYTES
+    """Bound on the blocks in memory, as long as it leaves 64 KiB for each of a stream's two."""
+    worker_timeout_s: float = 600.0
+
+    @property
+    def num_workers(self) -> int:
+        """Returns the number of workers."""
+        if self.workers is None:
+            return max(1, min(4, len(os.sched_getaffinity(0))))
+        if isinstance(self.workers, Mapping):
+            return int(self.workers.get("tokenize", 1))
+        return self.workers
+
+    def check(self, lanes: int, rows_per_step: int) -> None:
+        """Refuses what does not fit the recipe's lanes, naming the numbers."""
+        world = self.dp_world_size
+        if type(world) is not int or world < 1:
+            raise ValueError(f"`dp_world_size` must be a whole number >= 1, got {world!r}")
+        if type(self.dp_rank) is not int or not 0 <= self.dp_rank < world:
+            raise ValueError(f"`dp_rank` must be in [0, {world}), got {self.dp_rank!r}")
+        if lanes % world:
+            raise ValueError(
+                f"`dp_world_size` must divide the lanes, got {world} ranks for {lanes} lanes; "
+                f"a lane count that {world} divides, such as {-(-lanes // world) * world}, would fit"
+            )
+        rows = rows_per_step * lanes // world
+        size = rows if self.micro_batch_size is None else self.micro_batch_size
+        if type(size) is not int or size < 1 or rows % size:
+            raise ValueError(
+                f"`micro_batch_size` must divide a rank's {rows} rows of a step, got {self.micro_batch_size!r}"
+            )
+        if isinstance(self.workers, Mapping) and (unknown := sorted(set(self.workers) - set(OPERATORS))):
+            raise ValueError(f"`workers` names operators, {', '.join(OPERATORS)}, got {unknown[0]!r}")
+        for name in ("num_workers", "prefetch"):
+            value, least = getattr(self, name), int(name == "num_workers")
+            if type(value) is not int or value < least:
+                raise ValueError(f"`{name.removeprefix('num_')}` must be a whole number >= {least}, got {value!r}")
+
+
+@dataclass(slots=True)
+class _Made:
+    """A batch that may not be delivered yet, with the states of its lanes after it."""
+
+    batch: Batch
+    rows: list[Row] = field(default_factory=list)
+
+
+class Loader:
+    """Iterates over the batches of one rank, for ever; see `Batch`.
+
+    Also a context manager: leaving it, or `close()`, ends its workers at once.
+    """
+
+    def __init__(self, opened: Opened, options: LoaderOptions, *, owns_opened: bool = False) -> None:
+        """Makes the loader of `options.dp_rank`; no data is read before the first batch is asked for."""
+        recipe = opened.recipe
+        options.check(recipe.lanes, recipe.rows_per_step)
+        self.opened, self.options = opened, options
+        self._owns_opened = owns_opened
+        per_rank = recipe.lanes // options.dp_world_size
+        self.lanes = range(options.dp_rank * per_rank, (options.dp_rank + 1) * per_rank)
+        """The lanes that this rank owns."""
+        self.micro_batch_size = options.micro_batch_size or per_rank * recipe.rows_per_step
+        self.notes: list[str] = []
+        """What a restore accepted although it differs."""
+        self._table, self._head = opened.table, ""
+        self._attempt = 0
+        self._lanes: dict[int, Lane] = {}
+        self._delivered: dict[int, LaneState] = {}
+        self._source: Iterator[_Made] | None = None
+        self._delivered_step = 0
+        self._moved = threading.Condition()
+        self._closed = False
+        self._feed: Feed | None = None
+        self._log = BatchLog.open(opened, options.run_folder, options.dp_rank, options.dp_world_size)
+        self._reset({})
+
+    # Building ---------------------------------------------------------------------------------------------
+
+    def _reset(self, states: Mapping[int, LaneState]) -> None:
+        """Makes the lanes anew, going on from `states` where given."""
+        opened, recipe, options = self.opened, self.opened.recipe, self.options
+        if self._feed is not None:
+            self._feed.close()
+        inline = options.executor == "inline"
+        factory = plugins.find("executors", options.executor)
+        workers = factory(opened.prepare(), options.num_workers)
+        feed = self._feed = Feed(
+            workers, budget_bytes=options.read_ahead_bytes, timeout_s=options.worker_timeout_s
+        )
+        self._prefetch = 0 if inline else options.prefetch
+        plan = LanePlan(
+            num_lanes=recipe.lanes,
+            rows_per_step=recipe.rows_per_step,
+            seq_len=recipe.packing.seq_len,
+            flush_every=opened.flush_every,
+            work_source=recipe.build_work_source(),
+            make_packer=opened.packer.make,
+            make_stream=self._make_stream,
+            feed=feed,
+        )
+        self._lanes = {lane: Lane(plan, lane, len(recipe.datasets), self._table) for lane in self.lanes}
+        for lane, state in states.items():
+            self._lanes[lane].restore(state)
+        self._delivered = {index: lane.initial_state for index, lane in self._lanes.items()}
+        self._batch_plan = BatchPlan(
+            seq_len=recipe.packing.seq_len,
+            datasets=recipe.names,
+            mask_document_ends=recipe.packing.mask_document_ends,
+            pad_id=recipe.packing.pad_id,
+            new_array=new_pinned_array if options.pin_memory else new_array,
+        )
+
+    def _make_stream(self, dataset: int, lane: int) -> Stream:
+        assert self._feed is not None
+        described = self.opened.recipe.datasets[dataset]
+        return Stream(
+            self._feed,
+            dataset,
+            lane,
+            described.name,
+            group_documents=self.opened.orders[dataset].group_documents(lane),
+            max_bad=described.max_bad,
+        )
+
+    # Delivering -------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._closed:
+            raise ZephonError("the loader is closed; make a new one to go on")
+        if self._source is None:
+            self._source = self._ahead() if self._prefetch else self._make()
+        try:
+            made = next(self._source)
+        except StopIteration:
+            raise ZephonError("the loader stopped at an earlier error; make a new one to go on") from None
+        for row in made.rows:
+            self._delivered[row.lane] = row.state
+        with self._moved:
+            self._delivered_step = made.batch.step
+            self._moved.notify_all()
+        if self._log is not None:
+            self._log.write(made.batch, self._attempt)
+        return made.batch
+
+    def _make(self) -> Iterator[_Made]:
+        """Makes batches in order: row k of all lanes, then row k + 1, a step's rows in equal batches."""
+        lanes = [self._lanes[index] for index in self.lanes]
+        rows_per_step = self.opened.recipe.rows_per_step
+        first = [lane.initial_state.delivered_rows for lane in lanes]
+        place = sum(first) - min(first) * len(lanes)  # lanes of this row that are done already
+        row_number = min(first)
+        rows: list[Row] = []
+        if row_number % rows_per_step or place:
+            self._open_ahead(row_number // rows_per_step)
+        while True:
+            step, row_of_step = divmod(row_number, rows_per_step)
+            if row_of_step == 0 and place == 0:
+                self._begin_step(step)
+            for lane in lanes[place:]:
+                rows.append(lane.next_row())
+                if len(rows) == self.micro_batch_size:
+                    yield _Made(assemble(rows, step, self._batch_plan), rows)
+                    rows = []
+            row_number, place = row_number + 1, 0
+
+    def _begin_step(self, step: int) -> None:
+        updates = self.options.updates
+        if updates is not None:
+            with self._moved:
+                self._moved.wait_for(lambda: self._closed or step <= self._delivered_step + updates.lead_steps)
+            table = updates.update(step)
+            if table is not None:
+                self._take_table(table, step)
+        self._open_ahead(step)
+
+    def _take_table(self, table: ScheduleTable, step: int) -> None:
+        differs = self._table.first_difference(table, step)
+        if differs is not None:
+            raise ZephonError(
+                explain(
+                    f"a schedule update at step {step} changes step {differs}",
+                    got=f"shares {table.at(differs)} in place of {self._table.at(differs)}",
+                    rule="the past cannot change: an update may differ from its own step on",
+                    cure="propose the change for a later step",
+                )
+            )
+        self._table = table
+        for lane in self._lanes.values():
+            lane.table = table
+
+    def _open_ahead(self, step: int) -> None:
+        """Asks for the blocks of streams that begin with this step or the next."""
+        starts = self._table.starts
+        if step in starts or step + 1 in starts or self._feed is not None and not self._feed.num_streams:
+            for lane in self._lanes.values():
+                lane.open_ahead(step)
+                lane.open_ahead(step + 1)
+
+    def _ahead(self) -> Iterator[_Made]:
+        """Yields what `_make` makes, made by a thread that is at most `prefetch` batches ahead."""
+        ready: queue.Queue[_Made | BaseException] = queue.Queue(self._prefetch)
+        stop = threading.Event()
+
+        def put(item: _Made | BaseException) -> bool:
+            while not stop.is_set():
+                try:
+                    ready.put(item, timeout=0.1)
+                    return True
+                except queue.Full:
+                    continue
+            return False
+
+        def work() -> None:
+            try:
+                for made in self._make():
+                    if not put(made):
+                        return
+            except BaseException as error:  # handed to the consumer, who raises it
+                put(error)
+
+        thread = threading.Thread(target=work, name="zephon-rows", daemon=True)
+        thread.start()
+        try:
+            while True:
+                item = ready.get()
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            stop.set()
+
+    # State ------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state after the last delivered batch: shared entries and one for each lane owned.
+
+        Flat, JSON inside, a few hundred bytes a lane; the union of all ranks' states is the run's state.
+        """
+        progress = Progress(table=self._table, head=self._head, attempt=self._attempt, inside=self._inside())
+        return write_state(self.opened, progress, self._delivered)
+
+    def _inside(self) -> tuple[int, int] | None:
+        rows = [state.delivered_rows for state in self._delivered.values()]
+        at_step_end = len(set(rows)) == 1 and rows[0] % self.opened.recipe.rows_per_step == 0
+        return None if at_step_end else (self.options.dp_world_size, self.micro_batch_size)
+
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
+        """Goes on from `state`; before the first batch. It may hold lanes of other ranks.
+
+        Raises `StateError`, with what differs, where the state does not fit the recipe, the lock, the past of
+        the schedule or, inside a step, the ranks. `allow` accepts differences by name: data, tokenizer,
+        plugins, schedule.
+        """
+        if self._source is not None:
+            raise ZephonError("load_state_dict() comes before the first batch; make a new loader to go elsewhere")
+        attempt, notes = check_shared(state, self.opened, self._table, allow)
+        states: dict[int, LaneState] = {}
+        insides = set()
+        for lane in self.lanes:
+            if lane_key(lane) not in state:
+                raise _lanes_missing(self.lanes, state)
+            states[lane], inside = read_lane(state[lane_key(lane)], lane, len(self.opened.recipe.datasets))
+            insides.add(inside)
+        self._check_together(states, insides)
+        self.notes, self._attempt = notes, attempt + 1
+        self._reset(states)
+
+    def _check_together(self, states: Mapping[int, LaneState], insides: set[tuple[int, int] | None]) -> None:
+        """Refuses lanes that do not stand at one place of this rank's batches."""
+        rows = [state.delivered_rows for state in states.values()]
+        mine = (self.options.dp_world_size, self.micro_batch_size)
+        stairs = all(0 <= a - b <= 1 for a, b in zip(rows, rows[1:], strict=False)) and rows[0] - rows[-1] <= 1
+        at_step_end = len(set(rows)) == 1 and rows[0] % self.opened.recipe.rows_per_step == 0
+        if len(insides) > 1 or not stairs or (insides == {None} and not at_step_end):
+            raise StateError(
+                explain(
+                    "the lanes of the state do not belong together",
+                    got=f"between {min(rows)} and {max(rows)} rows",
+                    rule="all lanes of a state were taken after the same batch",
+                    cure="merge the states that the ranks took at one step",
+                )
+            )
+        if insides != {None} and insides != {mine}:
+            ranks, size = insides.pop() or mine
+            raise StateError(
+                explain(
+                    "the state was taken inside a step",
+                    got=f"{mine[0]} ranks and batches of {mine[1]} rows",
+                    rule=f"a state inside a step restores on its own {ranks} ranks and batches of {size} rows",
+                    cure="restore on these, or take states at the end of a step: those restore on any ranks",
+                )
+            )
+
+    # Ending -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends threads and processes at once; a closed loader gives no more batches."""
+        self._closed = True
+        with self._moved:
+            self._moved.notify_all()
+        if self._feed is not None:
+            self._feed.close()
+        source, self._source = self._source, None
+        if source is not None:
+            source.close()  # type: ignore[attr-defined]
+        if self._log is not None:
+            self._log.close()
+        if self._owns_opened:
+            self.opened.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_loader(recipe: Recipe, keywords: LoaderKeywords) -> Loader:
+    """Returns the loader of one rank, which owns what it opens."""
+    chosen = dict(keywords)
+    folder, cache = chosen.pop("run_folder", None), chosen.pop("cache", None)
+    backend, spool_bytes = chosen.pop("backend", "auto"), chosen.pop("spool_bytes", SPOOL_BYTES)
+    options = LoaderOptions(run_folder=None if folder is None else Path(folder), **chosen)
+    options.check(recipe.lanes, recipe.rows_per_step)
+    opened = open_recipe(
+        recipe, cache=None if cache is None else Path(cache), backend=backend, spool_bytes=spool_bytes
+    )
+    return Loader(opened, options, owns_opened=True)
+
+
+def _lanes_missing(lanes: range, state: Mapping[str, Any]) -> StateError:
+    missing = [lane for lane in lanes if lane_key(lane) not in state]
+    there = sum(1 for name in state if str(name).startswith("lane_"))
+    return StateError(
+        explain(
+            f"the state lacks {len(missing)} of this rank's {len(lanes)} lanes, first {lane_key(missing[0])}",
+            got=f"a state with {there} lanes",
+            rule="a rank restores the lanes it owns, whichever ranks wrote them",
+            cure="give it the union of all ranks' states",
+        )
+    )

@@ -1,0 +1,76 @@
+"""The lock: hashes of what a recipe names, so that a restore can say what is no longer the same.
+
+Upstream: opened readers and tokenizer. Downstream: states hold its hashes, run folders the whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+from zephon import plugins
+from zephon.readers import RandomReader
+from zephon.recipe import Recipe
+from zephon.tokenizer import TokenizerReport, tokenizer_lock
+
+ALLOWANCES = ("data", "tokenizer", "plugins", "schedule")
+"""What a restore can be told to accept although it differs."""
+
+
+def make_lock(recipe: Recipe, readers: Sequence[RandomReader], tokenizer: TokenizerReport) -> dict[str, Any]:
+    """Returns the lock as JSON data: tables `data`, `tokenizer`, `plugins`; no paths, no times."""
+    named = zip(recipe.names, readers, strict=True)
+    return {
+        "version": 1,
+        "data": {name: reader.identity() for name, reader in named},
+        "tokenizer": tokenizer_lock(tokenizer),
+        "plugins": _plugins(recipe),
+    }
+
+
+def _plugins(recipe: Recipe) -> dict[str, dict[str, str]]:
+    """Returns an entry for every plugin that the recipe names and that is not the core's own."""
+    used = {
+        "work_sources": str(recipe.work_source.get("kind")),
+        "packers": recipe.packing.kind,
+    }
+    if isinstance(recipe.schedule, Mapping):
+        used["schedules"] = str(recipe.schedule.get("kind"))
+    entries = {f"{role}.{kind}": plugins.lock_entry(role, kind) for role, kind in sorted(used.items())}
+    return {name: entry for name, entry in entries.items() if entry}
+
+
+def hash_json(value: object) -> str:
+    """Returns the SHA-256, as hex, of JSON data in its canonical form."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def lock_hashes(lock: Mapping[str, Any]) -> dict[str, str]:
+    """Returns one hash for each thing that the lock names: what a state holds of it."""
+    hashes = {f"data.{name}": hash_json(entry) for name, entry in lock["data"].items()}
+    hashes |= {f"tokenizer.{name}": str(value) for name, value in lock["tokenizer"].items()}
+    hashes |= {f"plugins.{name}": hash_json(entry) for name, entry in lock["plugins"].items()}
+    return hashes
+
+
+def core_version() -> str:
+    """Returns the version of the installed core, or `unknown`."""
+    try:
+        return metadata.version(plugins.CORE)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def describe_difference(name: str, saved: str | None, found: str | None) -> str:
+    """Returns one line on a lock entry that differs."""
+    table, _, what = name.partition(".")
+    noun = {"data": "dataset", "plugins": "plugin", "tokenizer": "tokenizer"}[table]
+    if saved is None:
+        return f"{noun} {what}: not in the state"
+    if found is None:
+        return f"{noun} {what}: only in the state"
+    return f"{noun} {what}: state has {saved[:12]}, this run has {found[:12]}"
+

@@ -1,0 +1,133 @@
+"""From a recipe to what a loader works with: opened datasets, orders, tokenizer, schedule table, lock.
+
+Upstream: `recipe.py`. Downstream: `loader.py`, `check.py` and the command line, which may make many loaders of
+one opened recipe.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zephon import lock
+from zephon.dataset import Dataset
+from zephon.order import Order
+from zephon.packing import Carrying, PackerPlan
+from zephon.prepare import DatasetRules, Prepare
+from zephon.readers import RandomReader, open_reader
+from zephon.recipe import DEFAULT_FLUSH_EVERY, Recipe
+from zephon.schedule import ScheduleTable
+from zephon.tokenizer import Encoder, TokenizerReport, load_tokenizer
+
+SPOOL_BYTES = 64 << 30
+SAMPLE_DOCUMENTS = 16
+SAMPLE_BYTES = 64 << 10
+"""What is read of each dataset to compare the back ends of the tokenizer."""
+
+Report = Callable[[str, int, int], None]
+
+
+def default_cache() -> Path:
+    """Returns the folder for indexes and spool: $ZEPHON_CACHE, or `zephon` in the user's cache folder."""
+    if given := os.environ.get("ZEPHON_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zephon"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A recipe whose data and tokenizer are open; safe to share between loaders of one process."""
+
+    recipe: Recipe
+    readers: tuple[RandomReader, ...]
+    orders: tuple[Order, ...]
+    encoder: Encoder
+    tokenizer: TokenizerReport
+    table: ScheduleTable
+    packer: PackerPlan
+    flush_every: int | None
+    """Rows between flushes; None for a packer that says what it carries."""
+    lock: dict[str, Any]
+
+    def prepare(self) -> Prepare:
+        """Returns the work of the workers."""
+        rules = [
+            DatasetRules(name=dataset.name, on_error=dataset.on_error, mean_bytes=_mean_bytes(reader))
+            for dataset, reader in zip(self.recipe.datasets, self.readers, strict=True)
+        ]
+        return Prepare(self.readers, self.orders, self.encoder, rules, self.packer.length)
+
+    def close(self) -> None:
+        """Drops descriptors and maps."""
+        for reader in self.readers:
+            reader.close()
+
+
+def open_recipe(
+    recipe: Recipe,
+    *,
+    cache: Path | None = None,
+    backend: str = "auto",
+    spool_bytes: int = SPOOL_BYTES,
+    report: Report | None = None,
+) -> Opened:
+    """Returns the opened recipe. What can be refused without reading data is refused first.
+
+    Cost: one pass over JSONL files the first time, footers of Parquet files, 1-3 s for a large tokenizer.
+    `report` gets (what, done, total) for progress bars.
+    """
+    table = recipe.compile_schedule()
+    packer = recipe.build_packer_plan()
+    recipe.build_work_source()
+    flush_every = recipe.flush_every
+    if flush_every is None and not isinstance(packer.make(), Carrying):
+        flush_every = DEFAULT_FLUSH_EVERY
+    folder = cache or default_cache()
+    readers = tuple(
+        open_reader(dataset, base=recipe.base, cache=folder, spool_bytes=spool_bytes, report=report)
+        for dataset in recipe.datasets
+    )
+    orders = tuple(
+        make_order(recipe, dataset, reader) for dataset, reader in zip(recipe.datasets, readers, strict=True)
+    )
+    samples = [text for reader in readers for text in _sample(reader)]
+    encoder, tokenizer = load_tokenizer(recipe.tokenize, base=recipe.base, backend=backend, samples=samples)
+    return Opened(
+        recipe=recipe,
+        readers=readers,
+        orders=orders,
+        encoder=encoder,
+        tokenizer=tokenizer,
+        table=table,
+        packer=packer,
+        flush_every=flush_every,
+        lock=lock.make_lock(recipe, readers, tokenizer),
+    )
+
+
+def make_order(recipe: Recipe, dataset: Dataset, reader: RandomReader) -> Order:
+    """Returns the order of a dataset's documents over the recipe's lanes."""
+    chunks = reader.chunks()
+    return Order(
+        seed=recipe.seed,
+        name=dataset.name,
+        num_lanes=recipe.lanes,
+        num_documents=chunks.num_documents,
+        num_bytes=chunks.num_bytes,
+    )
+
+
+def _mean_bytes(reader: RandomReader) -> int:
+    chunks = reader.chunks()
+    return max(1, int(chunks.num_bytes.sum()) // int(chunks.num_documents.sum()))
+
+
+def _sample(reader: RandomReader) -> Sequence[str]:
+    count = min(SAMPLE_DOCUMENTS, int(reader.chunks().num_documents[0]))
+    found = reader.texts(np.zeros(count, dtype=np.int64), np.arange(count, dtype=np.int64), SAMPLE_BYTES)
+    return found.texts

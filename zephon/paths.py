@@ -1,0 +1,182 @@
+"""From the path entries of a dataset to its files, in an order that no file system can change.
+
+Upstream: `Dataset.paths` and the recipe's folder. Downstream: the readers, which take `DataFile`s.
+An entry is a file, a folder (taken recursively) or a glob with `*`, `?`, `[...]` and `**`.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zephon.errors import DataError, explain
+
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_LEFT_OUT = (".", "_")
+_NUM_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """One file of a dataset, as it stood when the dataset was opened."""
+
+    path: str
+    """Absolute."""
+    name: str
+    """POSIX path relative to the entry's wildcard-free folder; part of the dataset's identity."""
+    size_bytes: int
+    mtime_ns: int
+    """Tells a changed file from the one that was indexed; never part of the identity."""
+    entry: int
+    """Index of the entry that reached it."""
+
+
+def list_files(entries: Sequence[str], base: Path) -> list[DataFile]:
+    """Returns the files of `entries`, ordered by (entry, name in UTF-8 byte order).
+
+    Relative entries start at `base`; `${VAR}` and a leading `~` are expanded. In folders, and where a
+    wildcard stands for the name, names that start with `.` or `_` are left out.
+    Raises `DataError` for an entry without files and for a file that is reached twice.
+    """
+    files: list[DataFile] = []
+    for entry, written in enumerate(entries):
+        pattern = _absolute(written, base)
+        root, paths = _find(pattern)
+        if not paths:
+            raise _nothing_found(written, pattern)
+        found = [_data_file(path, root, entry) for path in paths]
+        files += sorted(found, key=lambda file: os.fsencode(file.name))
+    _refuse_twice(files, entries)
+    return files
+
+
+def _absolute(written: str, base: Path) -> str:
+    """Returns the entry with variables expanded, absolute and without `.` and `..`."""
+    expanded = _VARIABLE.sub(lambda match: _variable(match[1], written), written)
+    if "://" in expanded:
+        raise DataError(
+            explain(
+                f"path {written!r} is a URL",
+                got=expanded,
+                rule="datasets are read from local or mounted file systems",
+                cure="copy or mount the files and give their path",
+            )
+        )
+    return os.path.normpath(os.path.join(os.path.abspath(base), os.path.expanduser(expanded)))
+
+
+def _variable(name: str, written: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise DataError(
+            explain(
+                f"path {written!r} uses ${{{name}}}",
+                got="the environment variable is not set",
+                rule="every ${VAR} in a path is set where the run starts",
+                cure=f"export {name}=... or write the path out",
+            )
+        )
+    return value
+
+
+def _find(pattern: str) -> tuple[str, list[str]]:
+    """Returns the wildcard-free folder of `pattern` and the paths of its files, each once, in no order."""
+    if os.path.isdir(pattern):
+        return pattern, list(_walk(pattern, ()))
+    if os.path.lexists(pattern) or not glob.has_magic(pattern):
+        return os.path.dirname(pattern), [pattern] if os.path.lexists(pattern) else []
+    root = pattern
+    while glob.has_magic(root):
+        root = os.path.dirname(root)
+    wild = os.path.relpath(pattern, root).split(os.sep)
+    spelled = any(part.startswith(_LEFT_OUT) for part in wild)
+    paths: set[str] = set()
+    for match in glob.iglob(pattern, recursive=True):
+        path = os.path.normpath(match)
+        parts = os.path.relpath(path, root).split(os.sep)
+        if path != root and not spelled and any(part.startswith(_LEFT_OUT) for part in parts):
+            continue
+        paths.update(_walk(path, ()) if os.path.isdir(path) else (path,))
+    return root, list(paths)
+
+
+def _walk(folder: str, above: tuple[str, ...]) -> Iterator[str]:
+    """Yields the files under `folder`, following links; `above` are the real paths of its parents."""
+    real = os.path.realpath(folder)
+    if real in above:
+        raise DataError(
+            explain(
+                f"folder {folder} contains itself",
+                got=f"a link back to {real}",
+                rule="the folders of a dataset form a tree",
+                cure="remove the link or name the files with a pattern",
+            )
+        )
+    for name in os.listdir(folder):
+        if not name.startswith(_LEFT_OUT):
+            path = os.path.join(folder, name)
+            if os.path.isdir(path):
+                yield from _walk(path, (*above, real))
+            else:
+                yield path
+
+
+def _data_file(path: str, root: str, entry: int) -> DataFile:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise _not_a_file(path, error.strerror or str(error)) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise _not_a_file(path, "not a regular file")
+    name = os.path.relpath(path, root).replace(os.sep, "/")
+    return DataFile(path=path, name=name, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, entry=entry)
+
+
+def _not_a_file(path: str, got: str) -> DataError:
+    return DataError(
+        explain(
+            f"{path} cannot be read",
+            got=got,
+            rule="a dataset is made of regular files, or of links to them",
+            cure="remove it, repair the link, or name the files with a pattern",
+        )
+    )
+
+
+def _refuse_twice(files: Sequence[DataFile], entries: Sequence[str]) -> None:
+    seen: dict[str, DataFile] = {}
+    for file in files:
+        other = seen.setdefault(os.path.realpath(file.path), file)
+        if other is not file:
+            raise DataError(
+                explain(
+                    f"{file.path} is reached twice",
+                    got=f"as {other.name} by {entries[other.entry]!r} "
+                    f"and as {file.name} by {entries[file.entry]!r}",
+                    rule="a file belongs to a dataset once",
+                    cure="make the entries disjoint",
+                )
+            )
+
+
+def _nothing_found(written: str, pattern: str) -> DataError:
+    parent = pattern
+    while not os.path.isdir(parent):
+        parent = os.path.dirname(parent)
+    names = sorted(os.listdir(parent), key=os.fsencode)
+    more = f", ... ({len(names)} in all)" if len(names) > _NUM_SHOWN else ""
+    shown = ", ".join(names[:_NUM_SHOWN]) + more
+    return DataError(
+        explain(
+            f"path {written!r} names no file",
+            got=f"nothing at {pattern}; {parent} holds {shown or 'nothing'}",
+            rule="an entry is a file, a folder with files or a glob that matches files "
+            "(names that start with . or _ are left out)",
+            cure="correct the path; relative ones start at the recipe's folder",
+        )
+    )

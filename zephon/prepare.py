@@ -1,0 +1,212 @@
+"""The work of a worker: positions of one (lane, dataset) -> a block of tokenized documents.
+
+Upstream: `order.py` says which documents, `readers/` read them, `tokenizer.py` encodes them. Downstream:
+`feed.py` runs this in parallel and `stream.py` draws from the blocks in order. Pure: the same request gives the
+same block in any thread, process or machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon.errors import DataError, Fault, explain
+from zephon.order import Addresses, Order
+from zephon.readers import RandomReader, Texts
+from zephon.tokenizer import Encoder
+
+MAX_BLOCK_DOCUMENTS = 4096
+SPLIT, TRUNCATE, DROP, REFUSE = "split", "truncate", "drop", "refuse"
+
+Int64 = NDArray[np.int64]
+
+
+class Request(NamedTuple):
+    """What a stream asks for next."""
+
+    dataset: int
+    lane: int
+    start: int
+    """The first position wanted."""
+    target_bytes: int
+    """Text after which the block ends; at least one document is read."""
+    positions: tuple[int, ...] = ()
+    """Exactly these positions, ascending, in place of those from `start` on."""
+
+
+class Event(NamedTuple):
+    """Documents of a block that are counted apart, ahead of its document `before` or at it."""
+
+    before: int
+    kind: str
+    count: int
+
+
+@dataclass(slots=True)
+class Block:
+    """Consecutive documents of one stream, as columns; documents without tokens are left out."""
+
+    tokens: NDArray[np.uint32]
+    """(T,), BOS and EOS included as asked."""
+    lengths: Int64
+    """(n,), tokens of each document, all >= 1."""
+    positions: Int64
+    """(n,), where each stands in the lane's order."""
+    end: int
+    """The position after the last one that was looked at."""
+    events: list[Event]
+    """Ascending by `before`, in [0, n]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRules:
+    """How the documents of one dataset are treated."""
+
+    name: str
+    on_error: str
+    mean_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthRule:
+    """What becomes of documents over `max_tokens`; `split` leaves them whole for the packer to cut."""
+
+    overlong: str = SPLIT
+    max_tokens: int = 0
+
+
+class Prepare:
+    """Reads and tokenizes blocks; picklable, so that worker processes can hold their own."""
+
+    def __init__(
+        self,
+        readers: Sequence[RandomReader],
+        orders: Sequence[Order],
+        encoder: Encoder,
+        rules: Sequence[DatasetRules],
+        length: LengthRule,
+    ) -> None:
+        self._readers, self._orders, self._encoder = list(readers), list(orders), encoder
+        self._rules, self._length = list(rules), length
+
+    def __call__(self, requests: Sequence[Request]) -> list[Block | Exception]:
+        """Returns a block for each request, or the error that stops it; all are encoded in one call."""
+        reads: list[_Read | Exception] = []
+        for request in requests:
+            try:
+                reads.append(self._read(request))
+            except Exception as error:  # the worker boundary: the error is raised where the block is needed
+                reads.append(error)
+        texts = [text for read in reads if isinstance(read, _Read) for text in read.texts]
+        try:
+            tokens, offsets = self._encoder.encode(texts)
+        except Exception as error:
+            return [read if isinstance(read, Exception) else error for read in reads]
+        blocks: list[Block | Exception] = []
+        first = 0
+        for request, read in zip(requests, reads, strict=True):
+            if isinstance(read, Exception):
+                blocks.append(read)
+                continue
+            cut = offsets[first : first + len(read.texts) + 1]
+            first += len(read.texts)
+            try:
+                blocks.append(self._block(request, read, tokens[int(cut[0]) : int(cut[-1])], np.diff(cut)))
+            except DataError as error:
+                blocks.append(error)
+        return blocks
+
+    def _read(self, request: Request) -> _Read:
+        reader, order, rules = self._readers[request.dataset], self._orders[request.dataset], self._rules[request.dataset]
+        if request.positions:
+            positions = np.array(request.positions, dtype=np.int64)
+            target_bytes = 1 << 62
+        else:
+            count = min(MAX_BLOCK_DOCUMENTS, request.target_bytes // rules.mean_bytes + 1)
+            positions = np.arange(request.start, request.start + count, dtype=np.int64)
+            target_bytes = request.target_bytes
+        addresses = order.locate_at(request.lane, positions)
+        found = reader.texts(addresses.chunk, addresses.record, target_bytes)
+        num_read = len(found.texts)
+        if found.faults and rules.on_error == "raise":
+            num_read = found.faults[0][0]
+            if num_read == 0:
+                raise DataError(self.explain_fault(request.dataset, addresses, *found.faults[0]))
+        return _Read(positions[:num_read], found.texts[:num_read], addresses, _events(found, num_read))
+
+    def explain_fault(self, dataset: int, addresses: Addresses, index: int, fault: Fault) -> str:
+        """Returns the message for a faulty document: dataset, file, record, got, rule, cure."""
+        reader, rules = self._readers[dataset], self._rules[dataset]
+        file, record = reader.where(int(addresses.chunk[index]), int(addresses.record[index]))
+        return explain(
+            f"dataset {rules.name!r}, file {file!r}, record {record}: cannot be used ({fault.kind})",
+            got=fault.got,
+            rule=fault.rule,
+            cure="mend the record, or set on_error = \"skip\" for this dataset to count it and go on",
+        )
+
+    def _block(self, request: Request, read: _Read, tokens: NDArray[np.uint32], lengths: Int64) -> Block:
+        end = int(read.positions[-1]) + 1 if len(read.positions) else request.start
+        block = Block(tokens, lengths, read.positions, end, read.events)
+        if len(lengths) == 0:
+            return block
+        if self._length.overlong != SPLIT and int(lengths.max()) > self._length.max_tokens:
+            self._apply_length_rule(request, read, block)
+        if len(block.lengths) and int(block.lengths.min()) <= self._encoder.num_special:
+            _drop_empty(block, self._encoder.num_special)
+        return block
+
+    def _apply_length_rule(self, request: Request, read: _Read, block: Block) -> None:
+        rule = self._length
+        over = np.flatnonzero(block.lengths > rule.max_tokens)
+        if rule.overlong == REFUSE:
+            if over[0] == 0:
+                got = f"{int(block.lengths[0])} tokens"
+                fault = Fault("too_long", got, f"a document has at most seq_len = {rule.max_tokens} tokens")
+                raise DataError(self.explain_fault(request.dataset, read.addresses, 0, fault))
+            block.end = int(block.positions[over[0]])
+            _keep(block, np.arange(len(block.lengths)) < over[0], block.lengths)
+            return
+        kind = "dropped" if rule.overlong == DROP else "truncated"
+        block.events = sorted(block.events + [Event(i, kind, 1) for i in over.tolist()])
+        lengths = np.minimum(block.lengths, rule.max_tokens)
+        lengths[over] = 0 if rule.overlong == DROP else rule.max_tokens
+        _keep(block, lengths > 0, lengths)
+
+
+def _drop_empty(block: Block, num_special: int) -> None:
+    """Takes out the documents that have no tokens of text, and counts those that are not faulty."""
+    kept = block.lengths > num_special
+    bad = {event.before for event in block.events if event.kind == "bad"}
+    empty = [Event(i, "empty", 1) for i in np.flatnonzero(~kept).tolist() if i not in bad]
+    block.events = sorted(block.events + empty)
+    _keep(block, kept, block.lengths)
+
+
+def _keep(block: Block, kept: NDArray[np.bool_], lengths: Int64) -> None:
+    """Leaves in `block` the documents that are `kept`, cut to `lengths`."""
+    starts = np.cumsum(block.lengths) - block.lengths
+    parts = [block.tokens[starts[i] : starts[i] + lengths[i]] for i in np.flatnonzero(kept).tolist()]
+    block.tokens = np.concatenate(parts) if parts else block.tokens[:0]
+    before = np.append(np.cumsum(kept) - kept, int(kept.sum())).tolist()  # kept documents ahead of each
+    last = len(kept) if block.end > int(block.positions[-1]) else int(np.flatnonzero(kept)[-1]) + 1
+    block.events = [Event(before[e.before], e.kind, e.count) for e in block.events if e.before < last]
+    block.lengths, block.positions = lengths[kept], block.positions[kept]
+
+
+@dataclass(slots=True)
+class _Read:
+    positions: Int64
+    texts: list[str]
+    addresses: Addresses
+    events: list[Event]
+
+
+def _events(found: Texts, num_read: int) -> list[Event]:
+    events = [Event(index, "bad", 1) for index, _ in found.faults if index < num_read]
+    events += [Event(index, "replaced", 1) for index in found.num_replaced if index < num_read]
+    return sorted(events)

@@ -1,0 +1,139 @@
+"""The index of a file of lines: where each record starts, found in one pass and kept in the cache.
+
+Upstream: `DataFile`s. Downstream: the JSONL reader. An index is a file of int64 values: the byte at which
+each record starts, then the size of the file. A record runs to the start of the next one, so it carries its
+line end and the blank lines that follow; readers strip them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon.cachefiles import replace_file
+from zephon.errors import DataError, explain
+from zephon.paths import DataFile
+from zephon.readers.base import changed
+
+BUFFER_BYTES = 16 << 20
+_VERSION = 1
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SPACE = np.zeros(256, np.bool_)
+_SPACE[list(b" \t\r\n\x0b\x0c")] = True
+
+
+def load_starts(
+    dataset: str, file: DataFile, cache: Path, advance: Callable[[int], None]
+) -> NDArray[np.int64]:
+    """Returns the (n + 1,) starts of the records and the size of the file, memory-mapped.
+
+    Scans the file only if the cache has no index of it at this size and modification time. `advance` is told
+    of the bytes that are done with.
+    """
+    path = index_path(file, cache)
+    starts = _map(path, file)
+    if starts is not None:
+        advance(file.size_bytes)
+        return starts
+    descriptor = open_unchanged(dataset, file)
+    try:
+
+        def write(target: BinaryIO) -> None:
+            for part in record_starts(descriptor, advance):
+                target.write(part.astype(np.int64, copy=False).data)
+            target.write(np.int64(file.size_bytes).tobytes())
+            check_unchanged(dataset, file, descriptor)
+
+        replace_file(path, write)
+    finally:
+        os.close(descriptor)
+    starts = _map(path, file)
+    if starts is None:
+        raise changed(dataset, str(path), "an index that does not fit its file")
+    return starts
+
+
+def index_path(file: DataFile, cache: Path) -> Path:
+    """Returns where the index of `file`, as it is, is kept."""
+    key = f"lines {_VERSION}\n{file.size_bytes} {file.mtime_ns}\n".encode() + os.fsencode(file.path)
+    return cache / "index" / f"{hashlib.sha256(key).hexdigest()[:32]}.starts"
+
+
+def _map(path: Path, file: DataFile) -> NDArray[np.int64] | None:
+    """Returns the index at `path`, or None if there is none that fits."""
+    try:
+        if path.stat().st_size % 8:
+            return None
+        starts: NDArray[np.int64] = np.memmap(path, np.int64, mode="r").view(np.ndarray)
+    except (OSError, ValueError):
+        return None
+    return starts if starts[-1] == file.size_bytes and starts[0] >= 0 else None
+
+
+def record_starts(descriptor: int, advance: Callable[[int], None]) -> Iterator[NDArray[np.int64]]:
+    """Yields the starts of the records of a file, in order, a buffer's worth at a time.
+
+    A record is a line with more than white space; the last line may lack its line end, and a byte-order mark
+    at the start of the file is skipped.
+    """
+    offset = 3 if os.pread(descriptor, 3, 0) == _BYTE_ORDER_MARK else 0
+    advance(offset)
+    open_start, open_filled = offset, False
+    while buffer := os.pread(descriptor, BUFFER_BYTES, offset):
+        line_ends = np.flatnonzero(np.frombuffer(buffer, np.uint8) == 10)
+        starts = np.concatenate(([0], line_ends + 1))
+        filled = _filled(buffer, starts, np.append(line_ends, len(buffer)))
+        filled[0] |= open_filled
+        starts += offset
+        starts[0] = open_start
+        yield starts[:-1][filled[:-1]]
+        open_start, open_filled = int(starts[-1]), bool(filled[-1])
+        offset += len(buffer)
+        advance(len(buffer))
+    if open_filled:
+        yield np.array([open_start], np.int64)
+
+
+def _filled(buffer: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Returns which of the spans [start, end) of `buffer` hold more than white space."""
+    filled = starts < ends
+    first = np.frombuffer(buffer, np.uint8)[np.where(filled, starts, 0)]
+    for i in np.flatnonzero(filled & _SPACE[first]).tolist():
+        filled[i] = not buffer[starts[i] : ends[i]].isspace()
+    return filled
+
+
+def open_unchanged(dataset: str, file: DataFile) -> int:
+    """Returns a descriptor of `file`; raises `DataError` if it is gone or not what was listed."""
+    try:
+        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise DataError(
+            explain(
+                f"dataset {dataset!r}: {file.path} cannot be opened",
+                got=error.strerror or str(error),
+                rule="the files of a dataset stay where they are while it is open",
+                cure="restore the file or mount its file system again",
+            )
+        ) from error
+    try:
+        check_unchanged(dataset, file, descriptor)
+    except DataError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_unchanged(dataset: str, file: DataFile, descriptor: int) -> None:
+    """Raises `DataError` if the size or the modification time is not what was listed."""
+    status = os.fstat(descriptor)
+    if status.st_size != file.size_bytes:
+        raise changed(dataset, file.path, f"{status.st_size:,} bytes, {file.size_bytes:,} when it was opened")
+    if status.st_mtime_ns != file.mtime_ns:
+        raise changed(dataset, file.path, "another modification time than when it was opened")

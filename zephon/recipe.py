@@ -1,0 +1,212 @@
+"""The recipe: everything the user decides about the data, as one frozen value.
+
+Upstream: `pipeline.py` and `toml.py` build it. Downstream: `opened.py` opens what it names. Its fingerprint is
+over the pure configuration: no paths, no schedule, no knob that cannot change a row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from zephon import plugins
+from zephon.dataset import Dataset
+from zephon.mixture import WorkSource, WorkSourceContext
+from zephon.order import GROUP_CHUNKS, GROUP_DOCUMENTS, WINDOW_CHUNKS, WINDOW_DOCUMENTS
+from zephon.packing import PackerPlan, Packing
+from zephon.readers.jsonl import CHUNK_BYTES
+from zephon.schedule import Schedule, ScheduleContext, ScheduleTable, compile_schedule
+from zephon.tokenizer import Tokenize
+
+if TYPE_CHECKING:
+    from zephon.loader import Loader, LoaderKeywords
+
+FORMAT = 1
+"""Version of the rules that turn a recipe into rows; a change of it changes every fingerprint."""
+DEFAULT_FLUSH_EVERY = 64
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Datasets, mixture, tokenizer, packing and shape of the run."""
+
+    seed: int
+    global_batch_size: int
+    """Rows of one optimizer step, over all ranks and micro-batches."""
+    lanes: int = 0
+    """Logical streams; 0: global_batch_size. It must divide global_batch_size and be divided by every
+    data-parallel size that the run shall ever have."""
+    datasets: tuple[Dataset, ...]
+    schedule: Schedule | Config
+    """A schedule, or its table of a TOML recipe with its `kind`."""
+    tokenize: Tokenize
+    packing: Packing
+    work_source: Config = field(default_factory=lambda: {"kind": "mixture"})
+    total_steps: int | None = None
+    """The planned length of the run, for schedules that need one."""
+    flush_every: int | None = None
+    """Rows between flushes, for a packer that cannot say what it carries; None: 64 for such a packer."""
+    base: Path = field(default_factory=Path, compare=False)
+    """The folder at which relative paths start."""
+
+    def __post_init__(self) -> None:
+        _check_whole("seed", self.seed, 0)
+        _check_whole("global_batch_size", self.global_batch_size, 1)
+        _check_whole("lanes", self.lanes, 0)
+        if self.total_steps is not None:
+            _check_whole("total_steps", self.total_steps, 1)
+        if self.flush_every is not None:
+            _check_whole("flush_every", self.flush_every, 1)
+        if self.lanes == 0:
+            object.__setattr__(self, "lanes", self.global_batch_size)
+        if self.global_batch_size % self.lanes:
+            raise ValueError(
+                f"`lanes` must divide `global_batch_size`, got {self.lanes} lanes for {self.global_batch_size} rows; "
+                f"nearest lane counts: {_nearest_divisors(self.global_batch_size, self.lanes)}"
+            )
+        if not self.datasets:
+            raise ValueError("`datasets` must have at least one dataset, got none")
+        names = [dataset.name for dataset in self.datasets]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"`datasets` must have different names, got {twice[0]!r} twice")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of the datasets, in order."""
+        return tuple(dataset.name for dataset in self.datasets)
+
+    @property
+    def rows_per_step(self) -> int:
+        """Returns R, the rows that every lane gives to a step."""
+        return self.global_batch_size // self.lanes
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Returns the token slots of a step."""
+        return self.global_batch_size * self.packing.seq_len
+
+    def build_schedule(self) -> Schedule:
+        """Returns the schedule, built by its plugin where the recipe holds a table."""
+        if not isinstance(self.schedule, Mapping):
+            return self.schedule
+        config = dict(self.schedule)
+        factory = plugins.find("schedules", _kind("schedule", config))
+        return cast(Schedule, factory(config, self._schedule_context()))
+
+    def compile_schedule(self) -> ScheduleTable:
+        """Returns the integer table of the schedule."""
+        return compile_schedule(self.build_schedule(), self._schedule_context())
+
+    def _schedule_context(self) -> ScheduleContext:
+        return ScheduleContext(
+            names=self.names, total_steps=self.total_steps, tokens_per_step=self.tokens_per_step
+        )
+
+    def build_work_source(self) -> WorkSource:
+        """Returns the work source, built by its plugin."""
+        config = dict(self.work_source)
+        factory = plugins.find("work_sources", _kind("work_source", config))
+        context = WorkSourceContext(datasets=self.datasets, schedule=self.build_schedule())
+        return cast(WorkSource, factory(config, context))
+
+    def build_packer_plan(self) -> PackerPlan:
+        """Returns how to make a packer for each lane."""
+        factory = plugins.find("packers", self.packing.kind)
+        return cast(PackerPlan, factory(self.packing))
+
+    def configuration(self) -> dict[str, Any]:
+        """Returns the pure configuration, by dotted field name; what the fingerprint is over."""
+        config: dict[str, Any] = {
+            "format": FORMAT,
+            "seed": self.seed,
+            "lanes": self.lanes,
+            "global_batch_size": self.global_batch_size,
+            "flush_every": self.flush_every,
+            "tokenize.bos": self.tokenize.bos,
+            "tokenize.eos": self.tokenize.eos,
+            "tokenize.parse_special": self.tokenize.parse_special,
+            "order.window_chunks": WINDOW_CHUNKS,
+            "order.window_documents": WINDOW_DOCUMENTS,
+            "order.group_chunks": GROUP_CHUNKS,
+            "order.group_documents": GROUP_DOCUMENTS,
+            "order.jsonl_chunk_bytes": CHUNK_BYTES,
+            "datasets": list(self.names),
+        }
+        config |= {f"work_source.{name}": value for name, value in self.work_source.items()}
+        config |= {f"packing.{name}": value for name, value in self.packing.to_config().items()}
+        for dataset in self.datasets:
+            config[f"datasets.{dataset.name}.text"] = dataset.text
+            config[f"datasets.{dataset.name}.on_error"] = dataset.on_error
+        return config
+
+    def fingerprint(self) -> str:
+        """Returns the SHA-256 of the configuration, as hex."""
+        return fingerprint(self.configuration())
+
+    def diff(self, other: Recipe) -> list[tuple[str, Any, Any]]:
+        """Returns (field, ours, theirs) where the configurations or the schedules' tables differ."""
+        found = diff_configuration(self.configuration(), other.configuration())
+        ours, theirs = self.compile_schedule(), other.compile_schedule()
+        if self.names == other.names and (ours.starts, ours.shares) != (theirs.starts, theirs.shares):
+            step = ours.first_difference(theirs, 1 + max(ours.starts[-1], theirs.starts[-1]))
+            found.append((f"schedule from step {step}", ours.at(step or 0), theirs.at(step or 0)))
+        return found
+
+    def loader(self, **options: Unpack[LoaderKeywords]) -> Loader:
+        """Returns the loader of one rank of a run; it opens the recipe's data and closes it at its end.
+
+        Keywords: dp_rank, dp_world_size, micro_batch_size, workers, executor, prefetch, pin_memory, backend,
+        run_folder, updates, cache, spool_bytes, read_ahead_bytes, worker_timeout_s (see `LoaderOptions`; the
+        last five and backend have good defaults).
+        """
+        from zephon.loader import open_loader
+
+        return open_loader(self, options)
+
+    @classmethod
+    def from_toml(cls, path: str | Path, *, settings: Mapping[str, Any] | None = None) -> Recipe:
+        """Returns the recipe of a TOML file; `settings` puts values over it, by dotted name."""
+        from zephon.toml import read_recipe
+
+        return read_recipe(Path(path), settings or {})
+
+    def to_toml(self) -> str:
+        """Returns the recipe as TOML; refuses datasets in memory and schedules without `to_config`."""
+        from zephon.toml import write_recipe
+
+        return write_recipe(self)
+
+
+def fingerprint(configuration: Mapping[str, Any]) -> str:
+    """Returns the SHA-256 of a configuration, as hex."""
+    text = json.dumps(configuration, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def diff_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Returns (field, ours, theirs) for every field that differs, by name; None where it is missing."""
+    fields = sorted({*ours, *theirs})
+    return [(name, ours.get(name), theirs.get(name)) for name in fields if ours.get(name) != theirs.get(name)]
+
+
+def _kind(table: str, config: dict[str, Any]) -> str:
+    kind = config.pop("kind", None)
+    if not isinstance(kind, str):
+        raise ValueError(f"[{table}] must have a `kind`, got {kind!r}")
+    return kind
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if type(value) is not int or value < least:
+        raise ValueError(f"`{name}` must be a whole number >= {least}, got {value!r}")
+
+
+def _nearest_divisors(number: int, wanted: int) -> str:
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    return ", ".join(str(d) for d in sorted(sorted(divisors, key=lambda d: (abs(d - wanted), d))[:3]))

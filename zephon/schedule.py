@@ -1,0 +1,271 @@
+"""Schedules: step -> weights, compiled to integer shares before the run.
+
+Upstream: the recipe. Downstream: `mixture.py`, which draws by shares. Whatever a schedule computes with, only
+the integers of its table reach the data, so a run is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol, runtime_checkable
+
+PARTS = 1 << 20
+"""Shares are whole parts of this many."""
+BLOCK_STEPS = 1024
+"""A state holds one hash of the shares for each block of this many steps."""
+
+Weights = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleContext:
+    """What a schedule may know of the recipe it is built for."""
+
+    names: tuple[str, ...]
+    """The datasets, in order."""
+    total_steps: int | None
+    """The planned length of the run, where the recipe gives it."""
+    tokens_per_step: int
+    """global_batch_size * seq_len."""
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """A plugin role: the weights of every step. Pure; built by `factory(config, context)`.
+
+    A schedule may also have `changes() -> Sequence[int]`: the steps, ascending and beginning with 0, at which
+    the weights may differ from the step before; the last of them hold for ever. Without it the weights are
+    asked for at every step up to the recipe's `total_steps`.
+    """
+
+    def weights(self, step: int) -> Weights:
+        """Returns the weight of every dataset at `step`; only their ratios count."""
+        ...
+
+
+@runtime_checkable
+class ScheduleUpdates(Protocol):
+    """Schedule updates that reach a running loader at step boundaries."""
+
+    lead_steps: int
+    """The loader mixes rows of at most this many steps after the step that is being delivered."""
+
+    def update(self, step: int) -> ScheduleTable | None:
+        """Returns the table in force from `step` on, or None where nothing changes.
+
+        Called once for each step, in order, before the first row of the step is mixed. The table may differ
+        from the one in force only at steps >= `step`.
+        """
+        ...
+
+
+def check_weights(weights: object, where: str) -> dict[str, Fraction]:
+    """Returns the weights as exact fractions; refuses what is no finite number >= 0, or all zero."""
+    if not isinstance(weights, Mapping) or not weights:
+        raise ValueError(f"{where}: weights must map every dataset to a number, got {weights!r}")
+    exact: dict[str, Fraction] = {}
+    for name, weight in weights.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float | Fraction):
+            raise ValueError(f"{where}: the weight of {name!r} must be a number, got {weight!r}")
+        if not math.isfinite(weight) or weight < 0:
+            raise ValueError(f"{where}: the weight of {name!r} must be finite and >= 0, got {weight!r}")
+        exact[str(name)] = Fraction(weight)
+    if not any(exact.values()):
+        raise ValueError(f"{where}: at least one weight must be > 0, got {dict(weights)!r}")
+    return exact
+
+
+def shares_of(weights: Weights, names: Sequence[str], where: str) -> tuple[int, ...]:
+    """Returns the integer shares of `weights` in the order of `names`; they sum to PARTS.
+
+    Largest remainder, ties to the dataset named first; exact arithmetic, so equal ratios give equal shares.
+    """
+    exact = check_weights(weights, where)
+    if unknown := [name for name in exact if name not in names]:
+        raise ValueError(f"{where}: no dataset is named {unknown[0]!r}; the datasets are {', '.join(names)}")
+    if missing := [name for name in names if name not in exact]:
+        raise ValueError(f"{where}: no weight for dataset {missing[0]!r}; write {missing[0]} = 0 to leave it out")
+    total = sum(exact.values(), Fraction(0))
+    quotas = [exact[name] * PARTS / total for name in names]
+    shares = [int(quota) for quota in quotas]  # int() of a Fraction >= 0 rounds down
+    by_remainder = sorted(range(len(names)), key=lambda i: (shares[i] - quotas[i], i))
+    for i in by_remainder[: PARTS - sum(shares)]:
+        shares[i] += 1
+    return tuple(shares)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTable:
+    """The compiled schedule: shares[k] hold from step starts[k] until the next start, the last for ever."""
+
+    names: tuple[str, ...]
+    starts: tuple[int, ...]
+    shares: tuple[tuple[int, ...], ...]
+
+    def at(self, step: int) -> tuple[int, ...]:
+        """Returns the shares of `step`, one for each dataset, summing to PARTS."""
+        return self.shares[bisect.bisect_right(self.starts, step) - 1]
+
+    def phase(self, step: int) -> int:
+        """Returns the index k of the entry that holds at `step`."""
+        return bisect.bisect_right(self.starts, step) - 1
+
+    def first_active(self) -> tuple[int | None, ...]:
+        """Returns, for each dataset, the first step of which its share is > 0 (None: never)."""
+        first: list[int | None] = [None] * len(self.names)
+        for start, shares in zip(reversed(self.starts), reversed(self.shares), strict=True):
+            first = [start if share else known for share, known in zip(shares, first, strict=True)]
+        return tuple(first)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the table as JSON data; the inverse of `from_json`."""
+        return {"names": list(self.names), "starts": list(self.starts), "shares": [list(s) for s in self.shares]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ScheduleTable:
+        """Returns the table that `to_json` wrote."""
+        return cls(tuple(data["names"]), tuple(data["starts"]), tuple(tuple(s) for s in data["shares"]))
+
+    def hash(self) -> str:
+        """Returns the SHA-256 of the whole table, as hex."""
+        return hashlib.sha256(json.dumps(self.to_json(), separators=(",", ":")).encode()).hexdigest()
+
+    def past(self, num_steps: int) -> tuple[str, list[str]]:
+        """Returns (rolling hash of the shares of steps [0, num_steps), one short hash per BLOCK_STEPS)."""
+        names = json.dumps(list(self.names)).encode()
+        rolling = hashlib.sha256(names).hexdigest()
+        blocks = []
+        for first in range(0, num_steps, BLOCK_STEPS):
+            block = self._block_hash(first, min(first + BLOCK_STEPS, num_steps))
+            blocks.append(block[:16])
+            rolling = hashlib.sha256((rolling + block).encode()).hexdigest()
+        return rolling, blocks
+
+    def _block_hash(self, first: int, last: int) -> str:
+        cuts = [first, *(s for s in self.starts if first < s < last), last]
+        runs: list[tuple[int, tuple[int, ...]]] = []
+        for a, b in zip(cuts, cuts[1:], strict=False):
+            shares = self.at(a)
+            if runs and runs[-1][1] == shares:
+                runs[-1] = (runs[-1][0] + b - a, shares)
+            else:
+                runs.append((b - a, shares))
+        return hashlib.sha256(json.dumps(runs).encode()).hexdigest()
+
+    def first_difference(self, other: ScheduleTable, num_steps: int) -> int | None:
+        """Returns the first step in [0, num_steps) of which the shares differ, or None."""
+        if self.names != other.names:
+            return 0 if num_steps else None
+        for step in sorted({*self.starts, *other.starts}):
+            if step < num_steps and self.at(step) != other.at(step):
+                return step
+        return None
+
+
+def compile_schedule(schedule: Schedule, context: ScheduleContext) -> ScheduleTable:
+    """Returns the integer table of `schedule`; steps whose shares equal those before are merged."""
+    changes = getattr(schedule, "changes", None)
+    if changes is not None:
+        steps: Sequence[int] = changes()
+    elif context.total_steps is not None:
+        steps = range(context.total_steps)
+    else:
+        raise ValueError(
+            f"schedule {type(schedule).__name__}: has no `changes()`, so the recipe must say `total_steps`"
+        )
+    if not steps or steps[0] != 0 or any(b <= a for a, b in zip(steps, steps[1:], strict=False)):
+        raise ValueError(f"schedule {type(schedule).__name__}: `changes()` must ascend from 0, got {list(steps)[:8]}")
+    starts: list[int] = []
+    shares: list[tuple[int, ...]] = []
+    for step in steps:
+        entry = shares_of(schedule.weights(step), context.names, f"schedule, step {step}")
+        if not shares or entry != shares[-1]:
+            starts.append(step)
+            shares.append(entry)
+    return ScheduleTable(context.names, tuple(starts), tuple(shares))
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same weights at every step."""
+
+    mixture: Weights
+
+    def __post_init__(self) -> None:
+        check_weights(self.mixture, "schedule constant")
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], context: ScheduleContext) -> Constant:
+        """Returns the schedule of `weights = {...}`."""
+        _refuse_unknown(config, {"weights"}, "constant")
+        return cls(config["weights"])
+
+    def to_config(self) -> dict[str, Any]:
+        """Returns the schedule's table of a recipe."""
+        return {"kind": "constant", "weights": dict(self.mixture)}
+
+    def weights(self, step: int) -> Weights:
+        """Returns the weights, whatever the step."""
+        return self.mixture
+
+    def changes(self) -> Sequence[int]:
+        """Returns the one step from which the weights hold."""
+        return (0,)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Weights that change at given steps: {0: {...}, 500: {...}}; each holds until the next."""
+
+    stages: Mapping[int, Weights]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stages, Mapping) or 0 not in self.stages:
+            raise ValueError(f"schedule stages: must map steps to weights, from step 0 on, got {self.stages!r}")
+        for step, weights in self.stages.items():
+            if type(step) is not int or step < 0:
+                raise ValueError(f"schedule stages: a step must be a whole number >= 0, got {step!r}")
+            check_weights(weights, f"schedule stages, step {step}")
+        object.__setattr__(self, "stages", {step: dict(self.stages[step]) for step in sorted(self.stages)})
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], context: ScheduleContext) -> Stages:
+        """Returns the schedule of `stages = [{ step = 0, weights = {...} }, ...]`."""
+        _refuse_unknown(config, {"stages"}, "stages")
+        entries = config.get("stages")
+        if not isinstance(entries, Sequence) or not all(isinstance(e, Mapping) for e in entries):
+            raise ValueError(f"schedule stages: `stages` must be a list of tables, got {entries!r}")
+        stages: dict[int, Weights] = {}
+        for entry in entries:
+            if set(entry) != {"step", "weights"}:
+                raise ValueError(f"schedule stages: an entry has `step` and `weights`, got {dict(entry)!r}")
+            if entry["step"] in stages:
+                raise ValueError(f"schedule stages: step {entry['step']} is given twice")
+            stages[entry["step"]] = entry["weights"]
+        return cls(stages)
+
+    def to_config(self) -> dict[str, Any]:
+        """Returns the schedule's table of a recipe."""
+        stages = [{"step": step, "weights": dict(weights)} for step, weights in self.stages.items()]
+        return {"kind": "stages", "stages": stages}
+
+    def weights(self, step: int) -> Weights:
+        """Returns the weights of the last stage that begins at or before `step`."""
+        return self.stages[max(start for start in self.stages if start <= step)]
+
+    def changes(self) -> Sequence[int]:
+        """Returns the steps at which a stage begins."""
+        return tuple(self.stages)
+
+
+def _refuse_unknown(config: Mapping[str, Any], known: set[str], kind: str) -> None:
+    if unknown := [name for name in config if name not in known]:
+        raise ValueError(f"schedule {kind}: unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}")
+    if missing := sorted(known - set(config)):
+        raise ValueError(f"schedule {kind}: field {missing[0]!r} is missing")

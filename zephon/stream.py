@@ -1,0 +1,177 @@
+"""One ordered stream of documents per (lane, dataset), from which runs of pieces are drawn.
+
+Upstream: blocks by way of `feed.py`. Downstream: `lane.py`. The cursor, three integers, is all that cannot be
+recomputed; it does not depend on how documents were gathered into blocks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from zephon.errors import DataError, StateError, explain
+from zephon.feed import Feed, Ticket
+from zephon.prepare import Block, Event, Request
+
+FIRST_BLOCK = 8
+"""The first block of a stream has this part of the usual size, so that the first step comes soon."""
+
+
+class Cursor(NamedTuple):
+    """Where a stream goes on."""
+
+    position: int = 0
+    output: int = 0
+    """Which record made from the document at `position`; 0 as long as operators make one of one."""
+    offset: int = 0
+    """Tokens of that record already drawn; > 0 only in the middle of one."""
+
+
+class Run(NamedTuple):
+    """Consecutive pieces of one stream: documents [first, last) of a block, the ends perhaps cut."""
+
+    dataset: int
+    block: Block
+    first: int
+    last: int
+    skip: int
+    """Tokens of the first document that belong to an earlier piece."""
+    cut: int
+    """Tokens of the last document that are left for a later piece."""
+    begin: int
+    """Where the run begins in the block's tokens."""
+    num_tokens: int
+
+    @property
+    def num_begun(self) -> int:
+        """Returns how many documents begin in this run."""
+        return self.last - self.first - (self.skip > 0)
+
+
+class Stream:
+    """The documents of one dataset in one lane, in order, for ever."""
+
+    __slots__ = (
+        "_at", "_block", "_document", "_ends", "_feed", "_group_documents", "_lane", "_max_bad", "_name", "_offset",
+        "_pending", "_tokenless", "_trailing", "counts", "cursor", "dataset",
+    )  # fmt: skip
+
+    def __init__(
+        self, feed: Feed, dataset: int, lane: int, name: str, *, group_documents: int, max_bad: int,
+    ) -> None:  # fmt: skip
+        self._feed, self.dataset, self._lane, self._name = feed, dataset, lane, name
+        self._group_documents, self._max_bad = group_documents, max_bad
+        self._pending: Ticket | None = None
+        self._block: Block | None = None
+        self._ends: list[int] = []
+        self._document = self._offset = self._at = 0
+        self._tokenless = 0
+        self._trailing: list[Event] = []
+        self.cursor = Cursor()
+        self.counts: dict[str, int] = {}
+        """Documents passed so far that were empty, bad, dropped, truncated or had surrogates replaced."""
+
+    def restore(self, cursor: Cursor, counts: Mapping[str, int]) -> None:
+        """Goes to where `cursor` and `counts` were taken; before the first draw."""
+        self.cursor, self.counts = cursor, dict(counts)
+
+    def open(self) -> None:
+        """Asks for the first block, so that it is there at the first draw; does nothing when open."""
+        if self._pending is None:
+            self._feed.num_streams += 1
+            size = self._feed.block_bytes() // FIRST_BLOCK
+            self._pending = self._feed.request(Request(self.dataset, self._lane, self.cursor.position, size))
+
+    def take(self, at_least: int, at_most: int) -> Run:
+        """Returns the next run: whole documents until `at_least` tokens, cut at `at_most`, or at the block's end.
+
+        It has at least one token; both bounds are >= 1.
+        """
+        if self._document >= len(self._ends):
+            self._advance()
+        ends, first, begin, skip = self._ends, self._document, self._at, self._offset
+        last = bisect_left(ends, begin + at_least, first)
+        if last == len(ends):
+            last -= 1
+        end = ends[last]
+        if end - begin > at_most:
+            end = begin + at_most
+            last = bisect_left(ends, end, first)
+        cut = ends[last] - end
+        block = self._block
+        assert block is not None
+        if block.events:
+            self._count(block, first + (skip > 0), last + 1)
+        position = int(block.positions[last])
+        if cut:
+            self._document, self._offset = last, end - (ends[last - 1] if last else 0)
+            self.cursor = Cursor(position, 0, self._offset)
+        else:
+            self._document, self._offset = last + 1, 0
+            self.cursor = Cursor(position + 1)
+        self._at = end
+        return Run(self.dataset, block, first, last + 1, skip, cut, begin, end - begin)
+
+    def _advance(self) -> None:
+        """Puts the next block that has documents in place of the used one, and asks for the one after."""
+        self.open()
+        while True:
+            assert self._pending is not None
+            block = self._feed.result(self._pending)
+            request = Request(self.dataset, self._lane, block.end, self._feed.block_bytes())
+            self._pending = self._feed.request(request)
+            if self._trailing:
+                block.events = [Event(0, e.kind, e.count) for e in self._trailing] + block.events
+            if len(block.lengths):
+                break
+            self._trailing = block.events
+            self._refuse_tokenless(block.end)
+        self._trailing = [event for event in block.events if event.before >= len(block.lengths)]
+        self._block, self._ends = block, block.lengths.cumsum().tolist()
+        self._document = self._at = 0
+        self._tokenless = 0
+        if self.cursor.offset:
+            self._skip_drawn(block)
+
+    def _skip_drawn(self, block: Block) -> None:
+        if self._offset:
+            return
+        position, offset = int(block.positions[0]), self.cursor.offset
+        if position != self.cursor.position or offset >= int(block.lengths[0]):
+            raise StateError(
+                explain(
+                    f"dataset {self._name!r}, lane {self._lane}, position {self.cursor.position}: the document changed",
+                    got=f"{int(block.lengths[0])} tokens at position {position}",
+                    rule=f"the state was taken after {offset} tokens of this document",
+                    cure="restore with the data and the tokenizer of the state",
+                )
+            )
+        self._offset = self._at = offset
+
+    def _count(self, block: Block, first: int, last: int) -> None:
+        """Counts the events ahead of, and at, documents [first, last) of the block."""
+        for before, kind, count in block.events:
+            if first <= before < last:
+                self.counts[kind] = self.counts.get(kind, 0) + count
+        if self.counts.get("bad", 0) > self._max_bad:
+            raise DataError(
+                explain(
+                    f"dataset {self._name!r}, lane {self._lane}: too many records that cannot be used",
+                    got=f"{self.counts['bad']} skipped",
+                    rule=f"a lane may skip at most max_bad = {self._max_bad}",
+                    cure="mend the data, or raise max_bad for this dataset",
+                )
+            )
+
+    def _refuse_tokenless(self, position: int) -> None:
+        """Stops where more than an epoch of the lane's group went by without a token."""
+        if position - self.cursor.position > max(1000, self._group_documents):
+            raise DataError(
+                explain(
+                    f"dataset {self._name!r}: no document has text",
+                    got=f"{position - self.cursor.position} documents in a row without tokens in lane {self._lane}",
+                    rule="a dataset with a share has documents with text",
+                    cure=f"look at its `text` field and its documents, or give {self._name} the weight 0",
+                )
+            )

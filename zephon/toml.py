@@ -1,0 +1,209 @@
+"""Recipes as TOML: read with all the strictness of the Python form, and written so that they read back equal.
+
+Upstream: files and `--set` values. Downstream: `recipe.py`. Unknown fields are refused by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zephon.dataset import Dataset
+from zephon.errors import CheckError, explain
+from zephon.packing import Packing
+from zephon.recipe import Recipe
+from zephon.tokenizer import Tokenize
+
+TOP = (
+    "seed", "lanes", "global_batch_size", "total_steps", "flush_every",
+    "tokenize", "packing", "schedule", "work_source", "datasets",
+)  # fmt: skip
+DATASET = ("name", "path", "kind", "text", "on_error", "max_bad")
+TOKENIZE = ("tokenizer", "bos", "eos", "parse_special")
+PACKING = ("kind", "seq_len", "mask_document_ends", "pad_id")
+
+
+def read_recipe(path: Path, settings: Mapping[str, Any]) -> Recipe:
+    """Returns the recipe at `path`, a TOML file, or at `module:function` that returns a `Recipe`."""
+    if ":" in str(path) and not path.exists():
+        if settings:
+            raise ValueError(f"--set works on TOML recipes, got {path}; change the function instead")
+        return _call_factory(str(path))
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckError(_no_file(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise CheckError(
+            explain(f"recipe {str(path)!r} cannot be read", got=str(error), rule="a recipe is a TOML file", cure="mend it")
+        ) from None
+    for name, value in settings.items():
+        _set(table, name, value)
+    return recipe_from_table(table, path.resolve().parent)
+
+
+def _no_file(path: Path) -> str:
+    folder = path.absolute().parent
+    there = sorted(p.name for p in folder.glob("*.toml"))[:5] if folder.is_dir() else []
+    return explain(
+        f"recipe {str(path)!r} does not exist",
+        got=str(path.absolute()),
+        rule="RECIPE is a TOML file or module:function",
+        cure=f"recipes in that folder: {', '.join(there) or 'none'}; `zephon init DATA` writes a first one",
+    )
+
+
+def _call_factory(name: str) -> Recipe:
+    module, _, function = name.partition(":")
+    recipe = getattr(importlib.import_module(module), function)()
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe {name!r} must return a zephon.Recipe, got {type(recipe).__name__}")
+    return recipe
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Returns (dotted name, value) of `name=value`; the value is TOML where it can be, else a string."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(f"--set takes NAME=VALUE, got {text!r}; for instance --set datasets.web.path=data/web")
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value
+
+
+def _set(table: dict[str, Any], name: str, value: Any) -> None:
+    place: Any = table
+    parts = name.split(".")
+    for part in parts[:-1]:
+        if isinstance(place, list):
+            found = [entry for entry in place if entry.get("name") == part]
+            if not found:
+                raise ValueError(f"--set {name}: no dataset is named {part!r}")
+            place = found[0]
+        else:
+            place = place.setdefault(part, {})
+        if not isinstance(place, dict | list):
+            raise ValueError(f"--set {name}: {part!r} is a value, not a table")
+    if not isinstance(place, dict):
+        raise ValueError(f"--set {name}: name a field of one dataset, as datasets.NAME.FIELD")
+    place[parts[-1]] = value
+
+
+def recipe_from_table(table: Mapping[str, Any], base: Path) -> Recipe:
+    """Returns the recipe of parsed TOML; relative paths start at `base`."""
+    _refuse_unknown(table, TOP, "the recipe")
+    for name in ("global_batch_size", "tokenize", "packing", "schedule", "datasets"):
+        if name not in table:
+            raise ValueError(f"the recipe lacks `{name}`")
+    entries = table["datasets"]
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise ValueError(f"`datasets` must be a list of tables ([[datasets]]), got {entries!r}")
+    tokenize, packing = _table(table, "tokenize"), _table(table, "packing")
+    _refuse_unknown(tokenize, TOKENIZE, "[tokenize]")
+    if "tokenizer" not in tokenize or "seq_len" not in packing:
+        raise ValueError("[tokenize] must have `tokenizer` and [packing] must have `seq_len`")
+    known = {name: packing[name] for name in PACKING if name in packing}
+    options = {name: value for name, value in packing.items() if name not in PACKING}
+    whole = {name: table[name] for name in TOP[:5] if name in table}
+    recipe = Recipe(
+        seed=whole.pop("seed", 0),
+        global_batch_size=whole.pop("global_batch_size"),
+        datasets=tuple(_dataset(entry) for entry in entries),
+        schedule=_table(table, "schedule"),
+        tokenize=Tokenize(**tokenize),
+        packing=Packing(**known, options=options),
+        base=base,
+        **whole,
+    )
+    return replace(recipe, work_source=_table(table, "work_source")) if "work_source" in table else recipe
+
+
+def _table(table: Mapping[str, Any], name: str) -> dict[str, Any]:
+    if not isinstance(table[name], Mapping):
+        raise ValueError(f"`{name}` must be a table ([{name}]), got {table[name]!r}")
+    return dict(table[name])
+
+
+def _dataset(entry: Mapping[str, Any]) -> Dataset:
+    where = f"dataset {entry.get('name', '?')!r}"
+    _refuse_unknown(entry, DATASET, where)
+    for name in ("name", "path"):
+        if name not in entry:
+            raise ValueError(f"{where}: lacks `{name}`")
+    fields = {name: value for name, value in entry.items() if name != "path"}
+    return Dataset.from_path(fields.pop("name"), entry["path"], **fields)
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    for name in table:
+        if name not in tuple(known):
+            near = difflib.get_close_matches(name, list(known), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise ValueError(f"{where}: unknown field {name!r}; {hint}")
+
+
+def write_recipe(recipe: Recipe) -> str:
+    """Returns the recipe as TOML text, defaults left out."""
+    lines = [f"seed = {recipe.seed}", f"lanes = {recipe.lanes}", f"global_batch_size = {recipe.global_batch_size}"]
+    lines += [
+        f"{name} = {getattr(recipe, name)}" for name in ("total_steps", "flush_every") if getattr(recipe, name)
+    ]
+    tables = {
+        "tokenize": _without_defaults(Tokenize(tokenizer="?"), recipe.tokenize, TOKENIZE),
+        "packing": _without_defaults(Packing(seq_len=1), recipe.packing, PACKING[1:]),
+        "schedule": _schedule_config(recipe),
+        "work_source": dict(recipe.work_source),
+    }
+    tables["packing"] = {"kind": recipe.packing.kind, "seq_len": recipe.packing.seq_len} | tables["packing"]
+    tables["packing"] |= dict(recipe.packing.options)
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *(f"{_key(field)} = {_value(value)}" for field, value in table.items())]
+    for dataset in recipe.datasets:
+        if dataset.documents is not None:
+            raise ValueError(f"dataset {dataset.name!r} is in memory and has no TOML form; write it to a file")
+        path: Any = dataset.paths[0] if len(dataset.paths) == 1 else list(dataset.paths)
+        plain = Dataset.from_path("?", "?")
+        table = {"name": dataset.name, "path": path} | _without_defaults(plain, dataset, DATASET[2:])
+        lines += ["", "[[datasets]]", *(f"{field} = {_value(value)}" for field, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _without_defaults(plain: object, given: object, fields: Iterable[str]) -> dict[str, Any]:
+    return {f: getattr(given, f) for f in fields if getattr(given, f) != getattr(plain, f)}
+
+
+def _schedule_config(recipe: Recipe) -> dict[str, Any]:
+    if isinstance(recipe.schedule, Mapping):
+        return dict(recipe.schedule)
+    to_config = getattr(recipe.schedule, "to_config", None)
+    if to_config is None:
+        kind = type(recipe.schedule).__name__
+        raise ValueError(f"schedule {kind} has no `to_config()`, so the recipe has no TOML form")
+    return dict(to_config())
+
+
+def _key(name: str) -> str:
+    bare = name.replace("-", "").replace("_", "")
+    return name if bare.isascii() and bare.isalnum() else _value(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str | os.PathLike):
+        return json.dumps(os.fspath(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(str(k))} = {_value(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(v) for v in value) + "]"
+    raise ValueError(f"{value!r} has no TOML form")
