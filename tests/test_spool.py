@@ -164,9 +164,10 @@ def spool_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("spool/*/*.spool"), key=lambda path: int(path.stem))
 
 
-def test_the_least_recently_opened_files_go(tmp_path: Path) -> None:
+def test_the_least_recently_opened_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "MAX_OPEN_CHUNKS", 1)
     reader = Numbers(**{f"_{i}": "x" * 1000 for i in range(NUM)})
-    opened = spooled(tmp_path, reader, limit_bytes=36_000, mapped_bytes=1)  # four chunks of 8 kB
+    opened = spooled(tmp_path, reader, limit_bytes=36_000)  # four chunks of 8 kB
     for chunk in range(4):
         texts(opened, [SIZE * chunk])
         os.utime(opened.path(chunk), ns=(0, chunk * 1000))
@@ -208,18 +209,25 @@ def test_abandoned_temporary_files_are_removed_when_old(tmp_path: Path) -> None:
     assert fresh.exists()
 
 
-def test_maps_are_bounded_in_number_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def num_maps(folder: Path) -> int:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sum(str(folder) in line and ".spool" in line for line in lines)
+
+
+def test_open_chunks_and_maps_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Numbers()
-    few = spooled(tmp_path, reader, mapped_bytes=1)
-    monkeypatch.setattr(spool, "MAX_MAPS", 3)
-    some = spooled(tmp_path, reader)
+    unmapped = spooled(tmp_path, reader, mapped_bytes=1)
+    monkeypatch.setattr(spool, "MAX_OPEN_CHUNKS", 3)
+    mapped = spooled(tmp_path, reader)
     before = len(os.listdir("/proc/self/fd"))
-    for opened, num_maps in ((few, 1), (some, 3)):
+    for opened, num_open, maps in ((unmapped, NUM // SIZE, 0), (mapped, 3, 3)):
         for _ in range(2):
             assert texts(opened, list(range(NUM))).texts == [str(i) for i in range(NUM)]
-        assert len(os.listdir("/proc/self/fd")) == before + num_maps
+        assert num_maps(tmp_path) == maps
+        assert len(os.listdir("/proc/self/fd")) == before + num_open + maps
         opened.close()
         assert len(os.listdir("/proc/self/fd")) == before
+        assert num_maps(tmp_path) == 0
     assert len(reader.read_chunks) == NUM // SIZE
 
 

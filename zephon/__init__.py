@@ -9,9 +9,10 @@ from __future__ import annotations
 from zephon.batch import Batch, digest, step_digest
 from zephon.dataset import Dataset
 from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError, ZephonError
-from zephon.loader import Loader, LoaderOptions
+from zephon.loader import Loader
 from zephon.mixture import Ledger, MixtureWorkSource, WorkSource
 from zephon.opened import Opened, open_recipe
+from zephon.options import LoaderOptions
 from zephon.packing import Packer, PackerPlan, Packing
 from zephon.pipeline import Pipeline
 from zephon.recipe import Recipe

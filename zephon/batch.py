@@ -6,6 +6,7 @@ time, so the cost of Python is paid per batch and per run of pieces, not per tok
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ IGNORE = -100
 """The label that a loss leaves out."""
 PADDING = -1
 """The dataset of the piece that pads a row."""
+
+GROUP_TOKENS = 1 << 14
+"""Tokens that are worked on together."""
 
 Int64 = NDArray[np.int64]
 RowDigest = tuple[int, int, str]
@@ -72,7 +76,7 @@ class Batch:
         return dict(zip(self.datasets, self.tokens, strict=True))
 
     def torch(self) -> dict[str, torch.Tensor]:
-        """Returns inputs, labels, positions and segment_ids as int64 tensors that share the arrays' memory."""
+        """Returns inputs, labels, positions and segment_ids as int64 tensors over the same memory."""
         from torch import from_numpy
 
         names = ("inputs", "labels", "positions", "segment_ids")
@@ -132,76 +136,84 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The runs of a batch and their pieces, padding included, flattened."""
+    """The pieces of some rows, padding included; as `Pieces`."""
 
-    run_row: Int64
-    run_dataset: Int64
-    piece_run: Int64
+    row: Int64
+    dataset: Int64
     position: Int64
     offset: Int64
     length: Int64
 
 
 def assemble(rows: Sequence[Row], step: int, plan: BatchPlan) -> Batch:
-    """Returns the batch of `rows`, in that order."""
-    num_rows, seq_len = len(rows), plan.seq_len
-    arrays = plan.new_array((4, num_rows, seq_len))
+    """Returns the batch of `rows`, in that order.
+
+    Works on a few rows at a time, so that what is in between stays in the processor's cache.
+    """
+    num_rows = len(rows)
+    arrays = plan.new_array((4, num_rows, plan.seq_len))
+    group = max(1, GROUP_TOKENS // plan.seq_len)
+    parts = [
+        _fill(rows[first : first + group], first, arrays[:, first : first + group], plan)
+        for first in range(0, num_rows, group)
+    ]
+    row, dataset, position, offset, length = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in _Columns.__dataclass_fields__
+    )
+    if (padding := dataset == PADDING).any():
+        row, dataset, position, offset, length = (
+            column[~padding] for column in (row, dataset, position, offset, length)
+        )
+    counts = np.bincount(dataset * num_rows + row, weights=length, minlength=len(plan.datasets) * num_rows)
+    return Batch(
+        step=step,
+        inputs=arrays[0],
+        labels=arrays[1],
+        positions=arrays[2],
+        segment_ids=arrays[3],
+        lanes=np.array([row.lane for row in rows], dtype=np.int64),
+        rows=np.array([row.index for row in rows], dtype=np.int64),
+        datasets=plan.datasets,
+        pieces=Pieces(row, dataset, position, offset, length),
+        tokens=counts.astype(np.int64).reshape(len(plan.datasets), num_rows),  # exact: far below 2^53
+    )
+
+
+def _fill(rows: Sequence[Row], first_row: int, arrays: Int64, plan: BatchPlan) -> _Columns:
+    """Fills `arrays`, (4, n, S), with the n rows, and returns their pieces."""
     inputs, labels, positions, segment_ids = arrays
+    num_rows, seq_len = inputs.shape
     columns = _gather(rows, inputs.reshape(-1), plan)
     ends = np.cumsum(columns.length)
     starts = ends - columns.length
-    piece_row = columns.run_row[columns.piece_run]
-    padding = columns.run_dataset[columns.piece_run] == PADDING
-
-    flat = positions.reshape(-1)
-    np.subtract(np.arange(flat.size), np.repeat(starts, columns.length), out=flat)
-    first_piece = np.searchsorted(piece_row, np.arange(num_rows))
-    number = np.arange(1, len(ends) + 1) - first_piece[piece_row]
+    np.subtract(_arange(num_rows * seq_len), np.repeat(starts, columns.length), out=positions.reshape(-1))
+    number = _arange(len(ends) + 1)[1:] - np.searchsorted(columns.row, _arange(num_rows))[columns.row]
+    padding = columns.dataset == PADDING
     number[padding] = 0
     segment_ids.reshape(-1)[:] = np.repeat(number, columns.length)
     labels[:, :-1] = inputs[:, 1:]
     labels[:, -1] = IGNORE
     if plan.mask_document_ends:
         labels.reshape(-1)[ends - 1] = IGNORE
-    if padding.any():
-        _mask_padding(arrays.reshape(4, -1), starts[padding], ends[padding])
-    kept = ~padding
-    tokens = np.zeros((len(plan.datasets), num_rows), dtype=np.int64)
-    np.add.at(tokens, (columns.run_dataset[columns.piece_run][kept], piece_row[kept]), columns.length[kept])
-    return Batch(
-        step=step,
-        inputs=inputs,
-        labels=labels,
-        positions=positions,
-        segment_ids=segment_ids,
-        lanes=np.array([row.lane for row in rows], dtype=np.int64),
-        rows=np.array([row.index for row in rows], dtype=np.int64),
-        datasets=plan.datasets,
-        pieces=Pieces(
-            piece_row[kept],
-            columns.run_dataset[columns.piece_run][kept],
-            columns.position[kept],
-            columns.offset[kept],
-            columns.length[kept],
-        ),
-        tokens=tokens,
-    )
+    for start, end in zip(starts[padding].tolist(), ends[padding].tolist(), strict=True):
+        labels.reshape(-1)[max(0, start - 1) : end] = IGNORE  # from the label that would predict padding
+        positions.reshape(-1)[start:end] = 0
+    np.add(columns.row, first_row, out=columns.row)
+    return columns
 
 
-def _mask_padding(flat: Int64, starts: Int64, ends: Int64) -> None:
-    """Masks labels and positions of the paddings [start, end), and the label that would predict padding."""
-    _, labels, positions, _ = flat
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        labels[max(0, start - 1) : end] = IGNORE
-        positions[start:end] = 0
+@functools.lru_cache(maxsize=8)
+def _arange(size: int) -> Int64:
+    numbers = np.arange(size, dtype=np.int64)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def _gather(rows: Sequence[Row], flat: Int64, plan: BatchPlan) -> _Columns:
-    """Copies the tokens of all runs into `flat` and returns their columns."""
+    """Copies the tokens of all runs into `flat` and returns their pieces."""
     lengths: list[Int64] = []
     positions: list[Int64] = []
     runs: list[tuple[int, int, int, int, int]] = []  # row, dataset, pieces, skip, cut
-    pad = np.array([0], dtype=np.int64)
     at = 0
     for i, row in enumerate(rows):
         for dataset, block, first, last, skip, cut, begin, num_tokens in row.runs:
@@ -212,20 +224,24 @@ def _gather(rows: Sequence[Row], flat: Int64, plan: BatchPlan) -> _Columns:
             runs.append((i, dataset, last - first, skip, cut))
         end = (i + 1) * plan.seq_len
         if at > end:
-            raise ValueError(f"a packer gave a row of {at - end + plan.seq_len} tokens; a row has at most {plan.seq_len}")
+            raise ValueError(f"a packer gave a row of {at - end + plan.seq_len} tokens, over {plan.seq_len}")
         if at < end:
             flat[at:end] = plan.pad_id
             lengths.append(np.array([end - at], dtype=np.int64))
-            positions.append(pad)
+            positions.append(_NO_POSITION)
             runs.append((i, PADDING, 1, 0, 0))
             at = end
     run_row, run_dataset, counts, skips, cuts = np.array(runs, dtype=np.int64).T
     length = np.concatenate(lengths)
     last_piece = np.cumsum(counts) - 1
     first_piece = last_piece + 1 - counts
-    offset = np.zeros_like(length)
+    offset = np.zeros(len(length), dtype=np.int64)
     offset[first_piece] = skips
     length[first_piece] -= skips
     length[last_piece] -= cuts
-    piece_run = np.repeat(np.arange(len(counts)), counts)
-    return _Columns(run_row, run_dataset, piece_run, np.concatenate(positions), offset, length)
+    return _Columns(
+        np.repeat(run_row, counts), np.repeat(run_dataset, counts), np.concatenate(positions), offset, length
+    )
+
+
+_NO_POSITION = np.zeros(1, dtype=np.int64)

@@ -56,7 +56,9 @@ def permutations(key: int, counters: NDArray[np.int64], size: int) -> NDArray[np
     keys &= ~low
     keys |= index.astype(np.uint64)[None, :]
     keys.sort(axis=1)
-    return (keys & low).astype(np.int64)
+    keys &= low
+    found: NDArray[np.int64] = keys.view(np.int64)
+    return found
 
 
 def permutation(key: int, counter: int, size: int) -> NDArray[np.int64]:

@@ -33,15 +33,23 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip() or self.name != self.name.strip():
-            raise ValueError(f"dataset `name` must be a non-empty string without outer spaces, got {self.name!r}")
+            raise ValueError(
+                f"dataset `name` must be a non-empty string without outer spaces, got {self.name!r}"
+            )
         if self.on_error not in ON_ERROR:
-            raise ValueError(f"dataset {self.name!r}: `on_error` must be one of {ON_ERROR}, got {self.on_error!r}")
+            raise ValueError(
+                f"dataset {self.name!r}: `on_error` must be one of {ON_ERROR}, got {self.on_error!r}"
+            )
         if type(self.max_bad) is not int or self.max_bad < 0:
-            raise ValueError(f"dataset {self.name!r}: `max_bad` must be a whole number >= 0, got {self.max_bad!r}")
+            raise ValueError(
+                f"dataset {self.name!r}: `max_bad` must be a whole number >= 0, got {self.max_bad!r}"
+            )
         if not isinstance(self.text, str) or not self.text:
             raise ValueError(f"dataset {self.name!r}: `text` must name a field, got {self.text!r}")
         if (self.documents is None) == (not self.paths):
-            raise ValueError(f"dataset {self.name!r}: give either paths or documents, got {len(self.paths)} paths")
+            raise ValueError(
+                f"dataset {self.name!r}: give either paths or documents, got {len(self.paths)} paths"
+            )
 
     @classmethod
     def from_path(
@@ -62,7 +70,9 @@ class Dataset:
         entries = [path] if isinstance(path, str | os.PathLike) else list(path)
         paths = tuple(os.fspath(entry) for entry in entries)
         if not paths or not all(isinstance(entry, str) and entry for entry in paths):
-            raise ValueError(f"dataset {name!r}: `path` must be a path or a non-empty list of paths, got {path!r}")
+            raise ValueError(
+                f"dataset {name!r}: `path` must be a path or a non-empty list of paths, got {path!r}"
+            )
         return cls(name=name, paths=paths, kind=kind, text=text, on_error=on_error, max_bad=max_bad)
 
     @classmethod

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 
 from zephon.prepare import Block, Prepare, Request
 
@@ -47,7 +48,9 @@ def processes(prepare: Prepare, workers: int) -> Workers:
     the usual `if __name__ == "__main__":` guard.
     """
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(pickle.dumps(prepare),))
+    executor = ProcessPoolExecutor(
+        workers, context, initializer=_start_worker, initargs=(pickle.dumps(prepare),)
+    )
     return Workers(executor, _run_in_worker, workers)
 
 
@@ -59,8 +62,13 @@ def _start_worker(payload: bytes) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     _worker[:] = [pickle.loads(payload)]
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _run_in_worker(requests: Sequence[Request]) -> list[Block | Exception]:

@@ -8,6 +8,7 @@ share a task never changes a block.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from concurrent.futures import BrokenExecutor, CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -17,6 +18,7 @@ from zephon.executors import Workers, exit_report
 from zephon.prepare import Block, Request
 
 GROUP_BYTES = 256 << 10
+CLOSE_S = 1.5
 MIN_BLOCK_BYTES = 64 << 10
 MAX_BLOCK_BYTES = 256 << 10
 
@@ -98,7 +100,7 @@ class Feed:
                     "a worker process ended in the middle of its work",
                     got=how,
                     rule="workers live as long as their loader (signal 9 is often the kernel, out of memory)",
-                    cure='use fewer workers or executor="threads"; a script needs `if __name__ == "__main__":`',
+                    cure='use fewer workers or threads; a script needs `if __name__ == "__main__":`',
                 )
             ) from None
         except FutureTimeout:
@@ -146,7 +148,7 @@ class Feed:
                 return
 
     def close(self) -> None:
-        """Ends the workers: nothing waits, what runs is finished or killed."""
+        """Ends the workers: what waits is dropped, what runs is finished; a process that hangs is killed."""
         with self._lock:
             self._closed = True
             self._waiting.clear()
@@ -154,10 +156,11 @@ class Feed:
         if executor is None:
             return
         processes = list((getattr(executor, "_processes", None) or {}).values())
-        for process in processes:
-            process.terminate()
         executor.shutdown(wait=not processes, cancel_futures=True)
-        for process in processes:
-            process.join(1.0)
+        patience = time.monotonic() + CLOSE_S
+        for (
+            process
+        ) in processes:  # killed only when it hangs: one that is writing would break the pool's pipe
+            process.join(max(0.0, patience - time.monotonic()))
             if process.exitcode is None:
                 process.kill()

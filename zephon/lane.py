@@ -19,7 +19,7 @@ from zephon.mixture import Ledger, WorkSource, begin_step
 from zephon.packing import Carrying, Packer
 from zephon.prepare import Block, Request
 from zephon.schedule import ScheduleTable
-from zephon.stream import Cursor, Run, Stream
+from zephon.stream import Counts, Cursor, Run, Stream
 
 OPEN_AHEAD = 8
 """Streams that a lane opens before their first draw, those of the largest shares."""
@@ -43,8 +43,8 @@ class LaneState(NamedTuple):
     documents: tuple[int, ...] = ()
     credits: tuple[int, ...] = ()
     cursors: tuple[Cursor | None, ...] = ()
-    counts: tuple[tuple[tuple[str, int], ...], ...] = ()
-    """For each dataset, what its stream counted: (kind, number) pairs."""
+    counts: tuple[Counts, ...] = ()
+    """For each dataset, what its stream counted."""
     carry: tuple[CarriedPiece, ...] = ()
     replay_rows: int = 0
     """Rows delivered since this state, to be made again and dropped; > 0 only for packers without carry."""
@@ -90,8 +90,10 @@ class Lane:
         self.table = table
         self.ledger = Ledger.empty(lane, num_datasets)
         self._streams: list[Stream | None] = [None] * num_datasets
+        self._cursors: list[Cursor | None] = [None] * num_datasets
+        self._counts: list[Counts] = [()] * num_datasets
         packer = self._packer = plan.make_packer()
-        self._carry = packer.carry if isinstance(packer, Carrying) and plan.flush_every is None else list
+        self._carry = packer.carry if isinstance(packer, Carrying) and plan.flush_every is None else None
         self._carried: tuple[CarriedPiece, ...] = ()
         self._carried_tickets: dict[int, Ticket] = {}
         self._queue: deque[list[Run]] = deque()
@@ -144,10 +146,12 @@ class Lane:
             stream = self._streams[dataset] or self._stream(dataset)
             while at_least > 0 and room > 0:
                 run = stream.take(at_least, room)
-                ledger.charge(dataset, run.num_tokens, run.num_begun)
+                num_tokens = run.num_tokens
+                ledger.charge(dataset, num_tokens, run.last - run.first - (run.skip > 0))
                 packer.add(run)
-                at_least -= run.num_tokens
-                room -= run.num_tokens
+                at_least -= num_tokens
+                room -= num_tokens
+            self._cursors[dataset], self._counts[dataset] = stream.cursor, stream.counts
         return packer.row()
 
     def _stream(self, dataset: int) -> Stream:
@@ -162,15 +166,15 @@ class Lane:
         return self._base._replace(replay_rows=self.ledger.rows - self._base.rows)
 
     def _snapshot(self) -> LaneState:
-        ledger, streams = self.ledger, self._streams
+        ledger = self.ledger
         return LaneState(
             ledger.rows,
             tuple(ledger.tokens),
             tuple(ledger.documents),
             tuple(ledger.credits),
-            tuple([None if s is None else s.cursor for s in streams]),
-            tuple([() if s is None or not s.counts else tuple(sorted(s.counts.items())) for s in streams]),
-            tuple([_address(run) for run in self._carry()]),
+            tuple(self._cursors),
+            tuple(self._counts),
+            tuple([_address(run) for run in self._carry()]) if self._carry is not None else (),
         )
 
     def restore(self, state: LaneState) -> None:
@@ -182,6 +186,7 @@ class Lane:
         for dataset, cursor in enumerate(state.cursors):
             if cursor is not None:
                 self._stream(dataset).restore(cursor, dict(state.counts[dataset]))
+        self._cursors, self._counts = list(state.cursors), list(state.counts)
         self.initial_state, self._base = state, state._replace(replay_rows=0)
         self._carried = state.carry
         for dataset in sorted({piece.dataset for piece in state.carry}):

@@ -6,107 +6,27 @@ state is always that of what was delivered.
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypedDict
+from typing import Any
 
 from zephon import plugins
 from zephon.batch import Batch, BatchPlan, assemble, new_array, new_pinned_array
 from zephon.errors import StateError, ZephonError, explain
 from zephon.feed import Feed
 from zephon.lane import Lane, LanePlan, LaneState, Row
-from zephon.opened import SPOOL_BYTES, Opened, open_recipe
+from zephon.opened import Opened, open_recipe
+from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
 from zephon.runfolder import BatchLog
-from zephon.schedule import ScheduleTable, ScheduleUpdates
+from zephon.schedule import ScheduleTable
 from zephon.state import Progress, check_shared, lane_key, read_lane, write_state
 from zephon.stream import Stream
-
-BUDGET_BYTES = 512 << 20
-OPERATORS = ("tokenize",)
-
-
-class LoaderKeywords(TypedDict, total=False):
-    """The keywords of `Recipe.loader` and `Pipeline.loader`; none of them changes a row."""
-
-    dp_rank: int
-    dp_world_size: int
-    micro_batch_size: int | None
-    workers: int | Mapping[str, int] | None
-    executor: str
-    prefetch: int
-    pin_memory: bool
-    backend: str
-    run_folder: str | os.PathLike[str] | None
-    updates: ScheduleUpdates | None
-    cache: str | os.PathLike[str] | None
-    spool_bytes: int
-    read_ahead_bytes: int
-    worker_timeout_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderOptions:
-    """How one rank runs; nothing here changes a row."""
-
-    dp_rank: int = 0
-    """This rank among the data-parallel ranks, in [0, dp_world_size)."""
-    dp_world_size: int = 1
-    """Data-parallel ranks; must divide the lanes."""
-    micro_batch_size: int | None = None
-    """Rows of a batch; must divide the rank's rows of a step. None: all of them."""
-    workers: int | Mapping[str, int] | None = None
-    """Workers, or {"tokenize": n}; None: the cores, at most 4."""
-    executor: str = "threads"
-    """inline, threads, processes, or a plugin's."""
-    prefetch: int = 2
-    """Batches made ahead by one thread; 0: made when asked for. With `inline` always 0."""
-    pin_memory: bool = False
-    run_folder: Path | None = None
-    """Where row digests are logged (`batches/rank_*.jsonl`), with recipe and lock."""
-    updates: ScheduleUpdates | None = None
-    read_ahead_bytes: int = BUDGET_BYTES
-    """Bound on the blocks in memory, as long as it leaves 64 KiB for each of a stream's two."""
-    worker_timeout_s: float = 600.0
-
-    @property
-    def num_workers(self) -> int:
-        """Returns the number of workers."""
-        if self.workers is None:
-            return max(1, min(4, len(os.sched_getaffinity(0))))
-        if isinstance(self.workers, Mapping):
-            return int(self.workers.get("tokenize", 1))
-        return self.workers
-
-    def check(self, lanes: int, rows_per_step: int) -> None:
-        """Refuses what does not fit the recipe's lanes, naming the numbers."""
-        world = self.dp_world_size
-        if type(world) is not int or world < 1:
-            raise ValueError(f"`dp_world_size` must be a whole number >= 1, got {world!r}")
-        if type(self.dp_rank) is not int or not 0 <= self.dp_rank < world:
-            raise ValueError(f"`dp_rank` must be in [0, {world}), got {self.dp_rank!r}")
-        if lanes % world:
-            raise ValueError(
-                f"`dp_world_size` must divide the lanes, got {world} ranks for {lanes} lanes; "
-                f"a lane count that {world} divides, such as {-(-lanes // world) * world}, would fit"
-            )
-        rows = rows_per_step * lanes // world
-        size = rows if self.micro_batch_size is None else self.micro_batch_size
-        if type(size) is not int or size < 1 or rows % size:
-            raise ValueError(
-                f"`micro_batch_size` must divide a rank's {rows} rows of a step, got {self.micro_batch_size!r}"
-            )
-        if isinstance(self.workers, Mapping) and (unknown := sorted(set(self.workers) - set(OPERATORS))):
-            raise ValueError(f"`workers` names operators, {', '.join(OPERATORS)}, got {unknown[0]!r}")
-        for name in ("num_workers", "prefetch"):
-            value, least = getattr(self, name), int(name == "num_workers")
-            if type(value) is not int or value < least:
-                raise ValueError(f"`{name.removeprefix('num_')}` must be a whole number >= {least}, got {value!r}")
 
 
 @dataclass(slots=True)
@@ -144,7 +64,8 @@ class Loader:
         self._moved = threading.Condition()
         self._closed = False
         self._feed: Feed | None = None
-        self._log = BatchLog.open(opened, options.run_folder, options.dp_rank, options.dp_world_size)
+        folder = None if options.run_folder is None else Path(options.run_folder)
+        self._log = BatchLog.open(opened, folder, options.dp_rank, options.dp_world_size)
         self._reset({})
 
     # Building ---------------------------------------------------------------------------------------------
@@ -243,7 +164,9 @@ class Loader:
         updates = self.options.updates
         if updates is not None:
             with self._moved:
-                self._moved.wait_for(lambda: self._closed or step <= self._delivered_step + updates.lead_steps)
+                self._moved.wait_for(
+                    lambda: self._closed or step <= self._delivered_step + updates.lead_steps
+                )
             table = updates.update(step)
             if table is not None:
                 self._take_table(table, step)
@@ -267,7 +190,8 @@ class Loader:
     def _open_ahead(self, step: int) -> None:
         """Asks for the blocks of streams that begin with this step or the next."""
         starts = self._table.starts
-        if step in starts or step + 1 in starts or self._feed is not None and not self._feed.num_streams:
+        fresh = self._feed is not None and not self._feed.num_streams
+        if fresh or step in starts or step + 1 in starts:
             for lane in self._lanes.values():
                 lane.open_ahead(step)
                 lane.open_ahead(step + 1)
@@ -328,7 +252,9 @@ class Loader:
         plugins, schedule.
         """
         if self._source is not None:
-            raise ZephonError("load_state_dict() comes before the first batch; make a new loader to go elsewhere")
+            raise ZephonError(
+                "load_state_dict() comes before the first batch; make a new loader to go elsewhere"
+            )
         attempt, notes = check_shared(state, self.opened, self._table, allow)
         states: dict[int, LaneState] = {}
         insides = set()
@@ -345,7 +271,7 @@ class Loader:
         """Refuses lanes that do not stand at one place of this rank's batches."""
         rows = [state.delivered_rows for state in states.values()]
         mine = (self.options.dp_world_size, self.micro_batch_size)
-        stairs = all(0 <= a - b <= 1 for a, b in zip(rows, rows[1:], strict=False)) and rows[0] - rows[-1] <= 1
+        stairs = all(0 <= a - b <= 1 for a, b in pairwise(rows)) and rows[0] - rows[-1] <= 1
         at_step_end = len(set(rows)) == 1 and rows[0] % self.opened.recipe.rows_per_step == 0
         if len(insides) > 1 or not stairs or (insides == {None} and not at_step_end):
             raise StateError(
@@ -362,7 +288,7 @@ class Loader:
                 explain(
                     "the state was taken inside a step",
                     got=f"{mine[0]} ranks and batches of {mine[1]} rows",
-                    rule=f"a state inside a step restores on its own {ranks} ranks and batches of {size} rows",
+                    rule=f"inside a step it restores only on {ranks} ranks and batches of {size} rows",
                     cure="restore on these, or take states at the end of a step: those restore on any ranks",
                 )
             )
@@ -393,15 +319,14 @@ class Loader:
         self.close()
 
 
-def open_loader(recipe: Recipe, keywords: LoaderKeywords) -> Loader:
-    """Returns the loader of one rank, which owns what it opens."""
-    chosen = dict(keywords)
-    folder, cache = chosen.pop("run_folder", None), chosen.pop("cache", None)
-    backend, spool_bytes = chosen.pop("backend", "auto"), chosen.pop("spool_bytes", SPOOL_BYTES)
-    options = LoaderOptions(run_folder=None if folder is None else Path(folder), **chosen)
+def open_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
+    """Returns the loader of one rank, which owns what it opens; refuses wrong options before any work."""
     options.check(recipe.lanes, recipe.rows_per_step)
     opened = open_recipe(
-        recipe, cache=None if cache is None else Path(cache), backend=backend, spool_bytes=spool_bytes
+        recipe,
+        cache=None if options.cache is None else Path(options.cache),
+        backend=options.backend,
+        spool_bytes=options.spool_bytes,
     )
     return Loader(opened, options, owns_opened=True)
 

@@ -73,4 +73,3 @@ def describe_difference(name: str, saved: str | None, found: str | None) -> str:
     if found is None:
         return f"{noun} {what}: only in the state"
     return f"{noun} {what}: state has {saved[:12]}, this run has {found[:12]}"
-

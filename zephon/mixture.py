@@ -3,9 +3,10 @@
 Upstream: the shares of a step (`schedule.py`). Downstream: `lane.py`, which draws what is chosen. All is
 integers: a credit is what a lane owes a dataset, in tokens times PARTS.
 
-Drawing m tokens of dataset d adds share[i] * m to every credit and takes m * PARTS from credit d, so credits
-always sum to zero, and what was drawn is the integral of the share up to initial credit minus credit. Choosing
-the largest credit keeps every credit within (2 + H(n-1)) of the longest pieces, H the harmonic numbers.
+Drawing m tokens of dataset d adds share[i] * m to every credit and takes m * PARTS from credit d, so
+credits always sum to zero, and what was drawn is the integral of the share up to initial credit minus
+credit. Choosing the largest credit keeps every credit within (2 + H(n-1)) of the longest pieces, H the
+harmonic numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ R2_SECOND = 0x91E10DA5C79E7B1D
 """The steps of the sequence R2 in parts of 2^64: 1/p and 1/p^2, p the plastic number."""
 SPREAD_LANES = 16
 FULL_SPREAD_LANES = 24
-"""What lanes hold at the start is spread over num_lanes / 16 rows, and over one and a half from 24 lanes on."""
+"""What lanes owe at the start is spread over num_lanes / 16 rows, at most over one and a half."""
 
 Shares = tuple[int, ...]
 
@@ -90,11 +91,13 @@ class MixtureWorkSource:
     def __init__(self, datasets: Iterable[Dataset], schedule: Schedule | Weights) -> None:
         """Describes a mixture of `datasets`; a plain mapping of weights is a constant schedule."""
         object.__setattr__(self, "datasets", tuple(datasets))
-        object.__setattr__(self, "schedule", Constant(schedule) if isinstance(schedule, Mapping) else schedule)
+        object.__setattr__(
+            self, "schedule", Constant(schedule) if isinstance(schedule, Mapping) else schedule
+        )
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], context: WorkSourceContext) -> MixtureWorkSource:
-        """Returns the work source of a recipe without, or with `kind = "mixture"`; it takes no other fields."""
+        """Returns the work source of `kind = "mixture"`, which takes no other fields."""
         if config:
             raise ValueError(f"work_source mixture: unknown field {next(iter(config))!r}; it takes none")
         return cls(context.datasets, context.schedule)
@@ -122,10 +125,11 @@ class MixtureWorkSource:
 def first_credits(lane: int, num_lanes: int, shares: Shares, fresh: tuple[int, ...], seq_len: int) -> Shares:
     """Returns what the credits of a lane gain when the datasets `fresh` get their first share.
 
-    Each lane starts as if it owed `held` tokens of one dataset. Which one, in proportion to the shares, and how
-    many, from half a row to at most two rows, follow a low-discrepancy sequence over the lanes (R2: Roberts
-    2018, "The unreasonable effectiveness of quasirandom sequences"). So the lanes together are near the plan
-    from the first row on, and do not all change dataset at once. The sum over datasets is zero.
+    Each lane starts as if it owed `held` tokens of one dataset. Which one, in proportion to the shares,
+    and how many, from half a row to at most two rows, follow a low-discrepancy sequence over the lanes
+    (R2: Roberts 2018, "The unreasonable effectiveness of quasirandom sequences"). So the lanes together
+    are near the plan from the first row on, and do not all change dataset at once. The sum over datasets
+    is zero.
     """
     salt = key("first credits", *fresh)
     place = ((lane + 1) * R2_FIRST + salt) % WORD * PARTS // WORD

@@ -29,7 +29,7 @@ GROUP_CHUNKS = 16
 GROUP_DOCUMENTS = 1000
 """A group has at least GROUP_CHUNKS chunks, and GROUP_DOCUMENTS documents for each of its lanes."""
 CACHED_DOCUMENTS = 1 << 22
-"""Bound on the shuffled addresses that an order keeps in memory (8 bytes each)."""
+"""Bound on the shuffled addresses that an order keeps in memory (16 bytes each)."""
 SMALL_GROUP = 1 << 12
 """Groups of one window and at most this many documents shuffle many epochs in one call."""
 PAGE_POSITIONS = 512
@@ -49,13 +49,14 @@ class Addresses:
 def num_groups(num_lanes: int, num_documents: Int64) -> int:
     """Returns G, the largest divisor of `num_lanes` that can leave every group enough to shuffle.
 
-    `num_documents` is (C,), documents by chunk. Enough: GROUP_CHUNKS chunks, and GROUP_DOCUMENTS documents per
-    lane of the group. The dealing of the chunks may still refuse it; see `deal`.
+    `num_documents` is (C,), documents by chunk. Enough: GROUP_CHUNKS chunks, and GROUP_DOCUMENTS documents
+    for each lane of the group. The dealing of the chunks may still refuse it; see `deal`.
     """
     total, num_chunks = int(num_documents.sum()), len(num_documents)
     if total < GROUP_DOCUMENTS * num_lanes:
         return 1
-    return max(g for g in range(1, num_lanes + 1) if num_lanes % g == 0 and num_chunks >= GROUP_CHUNKS * g or g == 1)
+    divisors = [g for g in range(2, num_lanes + 1) if num_lanes % g == 0 and num_chunks >= GROUP_CHUNKS * g]
+    return max(divisors, default=1)
 
 
 def deal(num_groups: int, order: Int64, num_bytes: Int64) -> list[Int64]:
@@ -75,7 +76,9 @@ def deal(num_groups: int, order: Int64, num_bytes: Int64) -> list[Int64]:
 class Order:
     """The order of one dataset for all lanes; see the module's text. Safe to use from several threads."""
 
-    def __init__(self, *, seed: int, name: str, num_lanes: int, num_documents: Int64, num_bytes: Int64) -> None:
+    def __init__(
+        self, *, seed: int, name: str, num_lanes: int, num_documents: Int64, num_bytes: Int64
+    ) -> None:
         """Deals the chunks, of which `num_documents` and `num_bytes` are (C,), to the lane groups."""
         self.num_lanes = num_lanes
         dealt = self._deal(seed, name, num_documents, num_bytes)
@@ -183,9 +186,10 @@ class _Group:
         first = page * self._page_windows
         last = min(first + self._page_windows, self._num_windows)
         windows = [self._shuffle_window(epoch, window) for window in range(first, last)]
-        chunk = np.concatenate([window.chunk for window in windows]).astype(np.int32)
-        record = np.concatenate([window.record for window in windows]).astype(np.int32)
-        return Addresses(chunk, record)
+        return Addresses(
+            np.concatenate([window.chunk for window in windows]),
+            np.concatenate([window.record for window in windows]),
+        )
 
     def _shuffle_window(self, epoch: int, window: int) -> Addresses:
         order, _ = self._chunk_order(epoch)

@@ -17,9 +17,9 @@ from zephon.stream import Run
 class Packer(Protocol):
     """A plugin role: one packer serves one lane; built by `factory(config)`.
 
-    A packer may also have `carry() -> list[Run]`: the pieces that it holds after a row, in order. Feeding them
-    to a fresh packer must restore it. A packer without it is flushed every `flush_every` rows, and a restore
-    replays the lane from the last flush.
+    A packer may also have `carry() -> list[Run]`: the pieces that it holds after a row, in order. Feeding
+    them to a fresh packer must restore it. A packer without it is flushed every `flush_every` rows, and a
+    restore replays the lane from the last flush.
     """
 
     by_document: bool
@@ -70,7 +70,9 @@ class Packing:
         if type(self.pad_id) is not int or self.pad_id < 0:
             raise ValueError(f"packing: `pad_id` must be a token id >= 0, got {self.pad_id!r}")
         if type(self.mask_document_ends) is not bool:
-            raise ValueError(f"packing: `mask_document_ends` must be true or false, got {self.mask_document_ends!r}")
+            raise ValueError(
+                f"packing: `mask_document_ends` must be true or false, got {self.mask_document_ends!r}"
+            )
 
     def to_config(self) -> dict[str, Any]:
         """Returns the packing as a table of the recipe, every field spelt out."""
@@ -88,7 +90,7 @@ class PackerPlan:
     """What a packer's factory returns: how to make one for a lane, and what it asks of the workers."""
 
     make: Callable[[], Packer]
-    length: LengthRule = LengthRule()
+    length: LengthRule = field(default_factory=LengthRule)
     """What becomes of documents over seq_len before they reach the packer."""
 
 
@@ -105,7 +107,9 @@ class Wrap:
     def plan(cls, packing: Packing) -> PackerPlan:
         """Returns the plan of a recipe's `kind = "wrap"`, which takes no options."""
         if packing.options:
-            raise ValueError(f"packing wrap: unknown field {next(iter(packing.options))!r}; it takes seq_len only")
+            raise ValueError(
+                f"packing wrap: unknown field {next(iter(packing.options))!r}; it takes seq_len only"
+            )
         return PackerPlan(make=lambda: cls(packing.seq_len), length=LengthRule(overlong=SPLIT))
 
     def room(self) -> int:

@@ -16,7 +16,8 @@ from zephon.recipe import Recipe
 from zephon.tokenizer import Tokenize
 
 if TYPE_CHECKING:
-    from zephon.loader import Loader, LoaderKeywords
+    from zephon.loader import Loader
+    from zephon.options import LoaderKeywords
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,10 @@ class Pipeline:
     ) -> Pipeline:
         """Returns the pipeline with a tokenizer: a tokenizer.json or its folder."""
         return replace(
-            self, 
-            tokenizing=Tokenize(tokenizer=os.fspath(tokenizer), bos=bos, eos=eos, parse_special=parse_special)
+            self,
+            tokenizing=Tokenize(
+                tokenizer=os.fspath(tokenizer), bos=bos, eos=eos, parse_special=parse_special
+            ),
         )
 
     def pack(
@@ -59,14 +62,14 @@ class Pipeline:
     ) -> Pipeline:
         """Returns the pipeline with a packing; `options` is what else its kind takes."""
         return replace(
-            self, 
+            self,
             packing=Packing(
                 seq_len=seq_len,
                 kind=kind,
                 mask_document_ends=mask_document_ends,
                 pad_id=pad_id,
                 options=options or {},
-            )
+            ),
         )
 
     def recipe(self) -> Recipe:
@@ -87,5 +90,5 @@ class Pipeline:
         )
 
     def loader(self, **options: Unpack[LoaderKeywords]) -> Loader:
-        """Returns the loader of one rank; the keywords are those of `Recipe.loader`."""
+        """Returns the loader of one rank; the keywords are the fields of `LoaderOptions`."""
         return self.recipe().loader(**options)

@@ -1,8 +1,8 @@
 """The work of a worker: positions of one (lane, dataset) -> a block of tokenized documents.
 
 Upstream: `order.py` says which documents, `readers/` read them, `tokenizer.py` encodes them. Downstream:
-`feed.py` runs this in parallel and `stream.py` draws from the blocks in order. Pure: the same request gives the
-same block in any thread, process or machine.
+`feed.py` runs this in parallel and `stream.py` draws from the blocks in order. Pure: the same request
+gives the same block in any thread, process or machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Event(NamedTuple):
 
     before: int
     kind: str
-    count: int
+    number: int
 
 
 @dataclass(slots=True)
@@ -121,7 +121,11 @@ class Prepare:
         return blocks
 
     def _read(self, request: Request) -> _Read:
-        reader, order, rules = self._readers[request.dataset], self._orders[request.dataset], self._rules[request.dataset]
+        reader, order, rules = (
+            self._readers[request.dataset],
+            self._orders[request.dataset],
+            self._rules[request.dataset],
+        )
         if request.positions:
             positions = np.array(request.positions, dtype=np.int64)
             target_bytes = 1 << 62
@@ -146,7 +150,7 @@ class Prepare:
             f"dataset {rules.name!r}, file {file!r}, record {record}: cannot be used ({fault.kind})",
             got=fault.got,
             rule=fault.rule,
-            cure="mend the record, or set on_error = \"skip\" for this dataset to count it and go on",
+            cure='mend the record, or set on_error = "skip" for this dataset to count it and go on',
         )
 
     def _block(self, request: Request, read: _Read, tokens: NDArray[np.uint32], lengths: Int64) -> Block:
@@ -194,7 +198,7 @@ def _keep(block: Block, kept: NDArray[np.bool_], lengths: Int64) -> None:
     block.tokens = np.concatenate(parts) if parts else block.tokens[:0]
     before = np.append(np.cumsum(kept) - kept, int(kept.sum())).tolist()  # kept documents ahead of each
     last = len(kept) if block.end > int(block.positions[-1]) else int(np.flatnonzero(kept)[-1]) + 1
-    block.events = [Event(before[e.before], e.kind, e.count) for e in block.events if e.before < last]
+    block.events = [Event(before[e.before], e.kind, e.number) for e in block.events if e.before < last]
     block.lengths, block.positions = lengths[kept], block.positions[kept]
 
 

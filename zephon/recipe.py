@@ -1,7 +1,7 @@
 """The recipe: everything the user decides about the data, as one frozen value.
 
-Upstream: `pipeline.py` and `toml.py` build it. Downstream: `opened.py` opens what it names. Its fingerprint is
-over the pure configuration: no paths, no schedule, no knob that cannot change a row.
+Upstream: `pipeline.py` and `toml.py` build it. Downstream: `opened.py` opens what it names. Its
+fingerprint is over the pure configuration: no paths, no schedule, no knob that cannot change a row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from zephon.schedule import Schedule, ScheduleContext, ScheduleTable, compile_sc
 from zephon.tokenizer import Tokenize
 
 if TYPE_CHECKING:
-    from zephon.loader import Loader, LoaderKeywords
+    from zephon.loader import Loader
+    from zephon.options import LoaderKeywords
 
 FORMAT = 1
 """Version of the rules that turn a recipe into rows; a change of it changes every fingerprint."""
@@ -67,8 +68,9 @@ class Recipe:
             object.__setattr__(self, "lanes", self.global_batch_size)
         if self.global_batch_size % self.lanes:
             raise ValueError(
-                f"`lanes` must divide `global_batch_size`, got {self.lanes} lanes for {self.global_batch_size} rows; "
-                f"nearest lane counts: {_nearest_divisors(self.global_batch_size, self.lanes)}"
+                f"`lanes` must divide `global_batch_size`, got {self.lanes} lanes for "
+                f"{self.global_batch_size} rows; nearest: "
+                f"{_nearest_divisors(self.global_batch_size, self.lanes)} lanes"
             )
         if not self.datasets:
             raise ValueError("`datasets` must have at least one dataset, got none")
@@ -161,13 +163,12 @@ class Recipe:
     def loader(self, **options: Unpack[LoaderKeywords]) -> Loader:
         """Returns the loader of one rank of a run; it opens the recipe's data and closes it at its end.
 
-        Keywords: dp_rank, dp_world_size, micro_batch_size, workers, executor, prefetch, pin_memory, backend,
-        run_folder, updates, cache, spool_bytes, read_ahead_bytes, worker_timeout_s (see `LoaderOptions`; the
-        last five and backend have good defaults).
+        The keywords are the fields of `LoaderOptions`, of which none changes a row.
         """
         from zephon.loader import open_loader
+        from zephon.options import LoaderOptions
 
-        return open_loader(self, options)
+        return open_loader(self, LoaderOptions(**options))
 
     @classmethod
     def from_toml(cls, path: str | Path, *, settings: Mapping[str, Any] | None = None) -> Recipe:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from zephon.batch import Batch, RowDigest, digest
 from zephon.opened import Opened
+from zephon.recipe import Recipe
 
 BATCHES = "batches"
 
@@ -46,10 +48,15 @@ class BatchLog:
         return cls(folder / BATCHES / f"rank_{rank:05d}.jsonl", rank, world_size)
 
     def write(self, batch: Batch, attempt: int) -> None:
-        """Appends the digests and the tokens by dataset of a batch; `attempt` counts the restores before it."""
+        """Appends digests and tokens by dataset of a batch; `attempt` counts the restores before it."""
         if attempt != self._attempt:
             self._attempt = attempt
-            start = {"attempt": attempt, "start": batch.step, "rank": self._rank, "dp_world_size": self._world_size}
+            start = {
+                "attempt": attempt,
+                "start": batch.step,
+                "rank": self._rank,
+                "dp_world_size": self._world_size,
+            }
             self._stream.write(json.dumps(start) + "\n")
         tokens = {name: int(column.sum()) for name, column in batch.tokens_by_dataset.items()}
         line = {"attempt": attempt, "step": batch.step, "rows": digest(batch), "tokens": tokens}
@@ -62,13 +69,29 @@ class BatchLog:
 
 def _write_description(opened: Opened, folder: Path) -> None:
     try:
-        recipe = opened.recipe.to_toml()
+        recipe = _anchored(opened.recipe).to_toml()
     except (ValueError, TypeError) as error:
         recipe = f"# this recipe has no TOML form: {error}\n"
     write_atomically(folder / "recipe.toml", recipe)
     write_atomically(folder / "lock.json", json.dumps(opened.lock, indent=1, sort_keys=True) + "\n")
     table = opened.table.to_json()
     write_atomically(folder / "schedules" / f"{opened.table.hash()}.json", json.dumps(table) + "\n")
+
+
+def _anchored(recipe: Recipe) -> Recipe:
+    """Returns the recipe with relative paths made absolute, since the copy lies in another folder."""
+    datasets = [
+        replace(dataset, paths=tuple(_anchor(path, recipe.base) for path in dataset.paths))
+        for dataset in recipe.datasets
+    ]
+    tokenize = replace(recipe.tokenize, tokenizer=_anchor(recipe.tokenize.tokenizer, recipe.base))
+    return replace(recipe, datasets=tuple(datasets), tokenize=tokenize)
+
+
+def _anchor(path: str, base: Path) -> str:
+    return (
+        path if path.startswith(("~", "${")) else os.path.normpath(os.path.join(os.path.abspath(base), path))
+    )
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

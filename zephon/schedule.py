@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 PARTS = 1 << 20
@@ -90,7 +91,9 @@ def shares_of(weights: Weights, names: Sequence[str], where: str) -> tuple[int, 
     if unknown := [name for name in exact if name not in names]:
         raise ValueError(f"{where}: no dataset is named {unknown[0]!r}; the datasets are {', '.join(names)}")
     if missing := [name for name in names if name not in exact]:
-        raise ValueError(f"{where}: no weight for dataset {missing[0]!r}; write {missing[0]} = 0 to leave it out")
+        raise ValueError(
+            f"{where}: no weight for dataset {missing[0]!r}; write {missing[0]} = 0 to leave it out"
+        )
     total = sum(exact.values(), Fraction(0))
     quotas = [exact[name] * PARTS / total for name in names]
     shares = [int(quota) for quota in quotas]  # int() of a Fraction >= 0 rounds down
@@ -125,7 +128,11 @@ class ScheduleTable:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the table as JSON data; the inverse of `from_json`."""
-        return {"names": list(self.names), "starts": list(self.starts), "shares": [list(s) for s in self.shares]}
+        return {
+            "names": list(self.names),
+            "starts": list(self.starts),
+            "shares": [list(s) for s in self.shares],
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ScheduleTable:
@@ -150,7 +157,7 @@ class ScheduleTable:
     def _block_hash(self, first: int, last: int) -> str:
         cuts = [first, *(s for s in self.starts if first < s < last), last]
         runs: list[tuple[int, tuple[int, ...]]] = []
-        for a, b in zip(cuts, cuts[1:], strict=False):
+        for a, b in pairwise(cuts):
             shares = self.at(a)
             if runs and runs[-1][1] == shares:
                 runs[-1] = (runs[-1][0] + b - a, shares)
@@ -179,8 +186,10 @@ def compile_schedule(schedule: Schedule, context: ScheduleContext) -> ScheduleTa
         raise ValueError(
             f"schedule {type(schedule).__name__}: has no `changes()`, so the recipe must say `total_steps`"
         )
-    if not steps or steps[0] != 0 or any(b <= a for a, b in zip(steps, steps[1:], strict=False)):
-        raise ValueError(f"schedule {type(schedule).__name__}: `changes()` must ascend from 0, got {list(steps)[:8]}")
+    if not steps or steps[0] != 0 or any(b <= a for a, b in pairwise(steps)):
+        raise ValueError(
+            f"schedule {type(schedule).__name__}: `changes()` must ascend from 0, got {list(steps)[:8]}"
+        )
     starts: list[int] = []
     shares: list[tuple[int, ...]] = []
     for step in steps:
@@ -227,7 +236,9 @@ class Stages:
 
     def __post_init__(self) -> None:
         if not isinstance(self.stages, Mapping) or 0 not in self.stages:
-            raise ValueError(f"schedule stages: must map steps to weights, from step 0 on, got {self.stages!r}")
+            raise ValueError(
+                f"schedule stages: must map steps to weights, from step 0 on, got {self.stages!r}"
+            )
         for step, weights in self.stages.items():
             if type(step) is not int or step < 0:
                 raise ValueError(f"schedule stages: a step must be a whole number >= 0, got {step!r}")
@@ -266,6 +277,8 @@ class Stages:
 
 def _refuse_unknown(config: Mapping[str, Any], known: set[str], kind: str) -> None:
     if unknown := [name for name in config if name not in known]:
-        raise ValueError(f"schedule {kind}: unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}")
+        raise ValueError(
+            f"schedule {kind}: unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}"
+        )
     if missing := sorted(known - set(config)):
         raise ValueError(f"schedule {kind}: field {missing[0]!r} is missing")

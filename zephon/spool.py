@@ -1,8 +1,9 @@
 """Random access over readers that can only read whole chunks: each chunk is expanded once into a cache file.
 
-Upstream: a `Reader`. Downstream: the loader. A spool file is a header, int64 offsets, the texts as UTF-8 and
-a small table of faults; it is mapped into memory and cut where a document is asked for. The price is disk:
-the uncompressed size of the text, bounded for the whole folder.
+Upstream: a `Reader`. Downstream: the loader. A spool file is a header, int64 offsets into it, the texts as
+UTF-8 and a small table of faults. Chunks of short documents are mapped into memory, where a read costs no
+system call; the others are read by position, so that resident memory does not grow with what was read. The
+price is disk: the uncompressed size of the text, bounded for the whole folder.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ import os
 import struct
 import threading
 import time
-from collections import OrderedDict
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,25 +27,41 @@ from zephon.cachefiles import TEMPORARY_SUFFIX, replace_file
 from zephon.errors import DataError, Fault, explain
 from zephon.readers.base import Chunks, Column, Origin, Reader, Texts, changed, labels, max_open
 
-MAX_MAPS = 512
-MAPPED_BYTES = 256 << 20
+MAX_OPEN_CHUNKS = 512
+MAPPED_BYTES = 128 << 20
+MAPPED_MEAN_BYTES = 2048
+"""Chunks are mapped where their documents are no longer than this on average and the budget has room."""
 _MAGIC = b"zphspool"
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct("=8sQQQQ32s")
 _ABANDONED_S = 3600
 _SUFFIX = ".spool"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _View:
-    """A mapped spool file."""
+class _Descriptor:
+    """An open file that is closed when the last view of it goes."""
 
-    map: mmap.mmap
-    offsets: memoryview
-    base: int
-    """Byte of the file at which the texts start."""
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+class _View(NamedTuple):
+    """An open spool file."""
+
+    map: mmap.mmap | None
+    file: _Descriptor
+    bounds: memoryview
+    """Byte of the file at which each text starts, and where the last ends."""
+    marked: bool
+    """Whether any document is faulty or had surrogates replaced."""
     faults: dict[int, Fault]
     replaced: frozenset[int]
+    size_bytes: int
 
 
 class Spool:
@@ -88,10 +104,10 @@ class Spool:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._gates: dict[int, threading.Lock] = {}
-        self._views: OrderedDict[int, _View] = OrderedDict()
-        self._views_bytes = 0
+        self._views: dict[int, _View] = {}  # the first opened come first, and go first
+        self._views_bytes = 0  # of those that are mapped
         self._checked: set[int] = set()
-        self._max_maps = max_open(MAX_MAPS)
+        self._max_views = max_open(MAX_OPEN_CHUNKS)
         self._unseen_bytes = self._limit_bytes
 
     def __getstate__(self) -> dict[str, Any]:
@@ -111,33 +127,42 @@ class Spool:
     def texts(self, chunk: NDArray[np.int64], record: NDArray[np.int64], max_bytes: int) -> Texts:
         """Returns the documents at (chunk[i], record[i]), in the order asked; `max_bytes` counts UTF-8.
 
-        A document of an expanded, mapped chunk costs about 0.4 microseconds; the first of a chunk pays for
-        reading the whole chunk.
+        A document of an open chunk costs about 0.4 microseconds, 1 where the chunk is not mapped; the
+        first of a chunk pays for reading the whole chunk.
         """
         chunks, records = chunk.tolist(), record.tolist()
-        views: dict[int, tuple[mmap.mmap, memoryview, int]] = {}
-        marked: dict[int, _View] = {}
+        views, any_marked = self._views, False
         texts: list[str] = []
-        append = texts.append
+        append, pread = texts.append, os.pread
         total, c = 0, -1
         try:
             for c, r in zip(chunks, records, strict=True):
-                found = views.get(c)
-                if found is None:
-                    view = self._view(c)
-                    found = views[c] = view.map, view.offsets, view.base
-                    if view.faults or view.replaced:
-                        marked[c] = view
-                data, offsets, base = found
-                start = offsets[r]
-                end = offsets[r + 1]
-                append(data[base + start : base + end].decode())
+                data, file, bounds, marked, *_ = views.get(c) or self._view(c)
+                start = bounds[r]
+                end = bounds[r + 1]
+                if data is not None:
+                    append(data[start:end].decode())
+                else:
+                    append(pread(file.number, end - start, start).decode())
                 total += end - start
+                if marked:
+                    any_marked = True
                 if total >= max_bytes:
                     break
         except UnicodeDecodeError as error:
             raise self._damaged(c) from error
-        return _marked(texts, chunks, records, marked) if marked else Texts(texts)
+        return self._marked(texts, chunks, records) if any_marked else Texts(texts)
+
+    def _marked(self, texts: list[str], chunks: list[int], records: list[int]) -> Texts:
+        """Returns the texts with the faults and replacements of their chunks."""
+        out = Texts(texts)
+        for i, (c, r) in enumerate(zip(chunks[: len(texts)], records, strict=False)):
+            view = self._view(c)
+            if r in view.faults:
+                out.faults.append((i, view.faults[r]))
+            if r in view.replaced:
+                out.num_replaced.append(i)
+        return out
 
     def where(self, chunk: int, record: int) -> tuple[str, int]:
         """Returns the file's name and the record's number in it."""
@@ -148,7 +173,7 @@ class Spool:
         return self._reader.identity()
 
     def close(self) -> None:
-        """Drops the maps; a later read maps them again."""
+        """Drops descriptors and maps; a later read opens them again."""
         with self._lock:
             self._views.clear()
             self._views_bytes = 0
@@ -159,33 +184,31 @@ class Spool:
         return self._folder / self._keys[int(self._chunk_file[chunk])] / f"{number}{_SUFFIX}"
 
     def _view(self, chunk: int) -> _View:
-        """Returns the mapped chunk, expanding it first if needed; other threads that want it wait."""
+        """Returns the open chunk, expanding it first if needed; other threads that want it wait."""
+        view = self._views.get(chunk)
+        if view is not None:
+            return view
         with self._lock:
-            view = self._views.get(chunk)
-            if view is not None:
-                self._views.move_to_end(chunk)
-                return view
             gate = self._gates.setdefault(chunk, threading.Lock())
         with gate:
-            with self._lock:
-                view = self._views.get(chunk)
+            view = self._views.get(chunk)
             if view is None:
-                view = self._map_or_expand(chunk)
+                view = self._open_or_expand(chunk)
                 self._keep(chunk, view)
         return view
 
-    def _map_or_expand(self, chunk: int) -> _View:
+    def _open_or_expand(self, chunk: int) -> _View:
         path = self.path(chunk)
         num_documents = int(self._chunks.num_documents[chunk])
-        view = _map(path, num_documents, check=chunk not in self._checked)
+        view = _open(path, num_documents, check=chunk not in self._checked)
         if view is None:
             view = self._expand(chunk, path, num_documents)
-            self._trim(path, len(view.map))
+            self._trim(path, view.size_bytes)
         self._checked.add(chunk)
         return view
 
     def _expand(self, chunk: int, path: Path, num_documents: int) -> _View:
-        """Writes the spool file of a chunk, mapped before others can remove it."""
+        """Writes the spool file of a chunk, opened before others can remove it."""
         column = self._reader.read(chunk)
         got = len(column.offsets) - 1
         if got != num_documents:
@@ -200,7 +223,7 @@ class Spool:
             target.write(column.data)
             target.write(table)
             target.flush()
-            views.append(_view_of(target.fileno(), num_documents, check=False))
+            views.append(_view_of(_Descriptor(os.dup(target.fileno())), num_documents, check=False))
 
         replace_file(path, write)
         [view] = views
@@ -208,22 +231,22 @@ class Spool:
         return view
 
     def _keep(self, chunk: int, view: _View) -> None:
-        """Keeps the view, dropping the least recently used ones over the limits, but never this one."""
+        """Keeps the view, mapped if it is worth it, and drops those opened first over the limit."""
+        mean_bytes = view.size_bytes // max(1, int(self._chunks.num_documents[chunk]))
         with self._lock:
             self._gates.pop(chunk, None)
-            self._drop(chunk)
-            self._views[chunk] = view
-            self._views_bytes += len(view.map)
-            while len(self._views) > 1 and (
-                len(self._views) > self._max_maps or self._views_bytes > self._mapped_bytes
-            ):
+            while len(self._views) >= self._max_views:
                 self._drop(next(iter(self._views)))
+            if mean_bytes <= MAPPED_MEAN_BYTES and self._views_bytes + view.size_bytes <= self._mapped_bytes:
+                view = view._replace(map=mmap.mmap(view.file.number, 0, access=mmap.ACCESS_READ))
+                self._views_bytes += view.size_bytes
+            self._views[chunk] = view
 
     def _drop(self, chunk: int) -> None:
         """Lets go of a view, if there is one; a thread that reads it keeps it until it is done."""
         view = self._views.pop(chunk, None)
-        if view is not None:
-            self._views_bytes -= len(view.map)
+        if view is not None and view.map is not None:
+            self._views_bytes -= view.size_bytes
 
     def _damaged(self, chunk: int) -> DataError:
         """Removes a spool file of which the texts are not UTF-8, and returns the error that says so."""
@@ -287,7 +310,8 @@ def _frame(column: Column) -> tuple[bytes, bytes]:
     """Returns what stands before the texts in a spool file, and what stands after them."""
     faults = [(i, astuple(fault)) for i, fault in column.faults]
     table = json.dumps({"faults": faults, "replaced": column.replaced}).encode()
-    offsets = column.offsets.tobytes()
+    base = _HEADER.size + 8 * len(column.offsets)
+    offsets = (column.offsets + base).tobytes()
     sizes = (len(column.offsets) - 1, len(column.data), len(table))
     digest = _digest(sizes, offsets, table)
     return _HEADER.pack(_MAGIC, _VERSION, *sizes, digest) + offsets, table
@@ -300,51 +324,41 @@ def _digest(sizes: tuple[int, int, int], offsets: bytes | memoryview, table: byt
     return digest.digest()
 
 
-def _map(path: Path, num_documents: int, *, check: bool) -> _View | None:
+def _open(path: Path, num_documents: int, *, check: bool) -> _View | None:
     """Returns the view of a spool file, or None if there is none in good order; marks the file as used."""
     try:
-        with path.open("rb") as file:
-            os.utime(file.fileno())
-            return _view_of(file.fileno(), num_documents, check=check)
+        file = _Descriptor(os.open(path, os.O_RDONLY))
+        os.utime(file.number)
+        return _view_of(file, num_documents, check=check)
     except OSError:
         return None
 
 
-def _view_of(descriptor: int, num_documents: int, *, check: bool) -> _View | None:
+def _view_of(file: _Descriptor, num_documents: int, *, check: bool) -> _View | None:
     """Returns the view of an open spool file, or None if it does not hold `num_documents` in good order.
 
     `check` asks for the hash of the offsets too.
     """
-    if os.fstat(descriptor).st_size < _HEADER.size:
+    descriptor = file.number
+    size_bytes = os.fstat(descriptor).st_size
+    base = _HEADER.size + 8 * (num_documents + 1)
+    head = os.pread(descriptor, base, 0)
+    if len(head) < base:
         return None
-    data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    magic, version, num, num_text, num_table, digest = _HEADER.unpack_from(data)
-    base = _HEADER.size + 8 * (num + 1)
-    if (magic, version, num, base + num_text + num_table) != (_MAGIC, _VERSION, num_documents, len(data)):
+    magic, version, num, num_text, num_table, digest = _HEADER.unpack_from(head)
+    if (magic, version, num, base + num_text + num_table) != (_MAGIC, _VERSION, num_documents, size_bytes):
         return None
-    offsets = memoryview(data)[_HEADER.size : base]
-    table = data[base + num_text :]
+    offsets = memoryview(head)[_HEADER.size :]
+    table = os.pread(descriptor, num_table, base + num_text)
     if check and _digest((num, num_text, num_table), offsets, table) != digest:
         return None
     loaded = json.loads(table)
     return _View(
-        map=data,
-        offsets=offsets.cast("q"),
-        base=base,
+        map=None,
+        file=file,
+        bounds=offsets.cast("q"),
+        marked=bool(loaded["faults"] or loaded["replaced"]),
         faults={i: Fault(*fault) for i, fault in loaded["faults"]},
         replaced=frozenset(loaded["replaced"]),
+        size_bytes=size_bytes,
     )
-
-
-def _marked(texts: list[str], chunks: list[int], records: list[int], marked: dict[int, _View]) -> Texts:
-    """Returns the texts with the faults and replacements of the chunks that have some."""
-    out = Texts(texts)
-    for i, (c, r) in enumerate(zip(chunks[: len(texts)], records, strict=False)):
-        view = marked.get(c)
-        if view is None:
-            continue
-        if r in view.faults:
-            out.faults.append((i, view.faults[r]))
-        if r in view.replaced:
-            out.num_replaced.append(i)
-    return out

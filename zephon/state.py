@@ -1,7 +1,8 @@
 """States: what a loader writes into a checkpoint, and what it refuses to go on from.
 
-Upstream: the delivered `LaneState`s. Downstream: any checkpoint that stores a flat dict. One key for each lane,
-shared keys that are equal on all ranks, JSON inside, no tokens: any set of ranks can read what any other wrote.
+Upstream: the delivered `LaneState`s. Downstream: any checkpoint that stores a flat dict. One key for each
+lane, shared keys that are equal on all ranks, JSON inside, no tokens: any set of ranks can read what any
+other wrote.
 """
 
 from __future__ import annotations
@@ -134,9 +135,10 @@ def _refusal(what: str, *, got: str, rule: str, cure: str) -> StateError:
 def check_shared(
     state: Mapping[str, Any], opened: Opened, table: ScheduleTable, allow: Collection[str]
 ) -> tuple[int, list[str]]:
-    """Returns the state's attempt, and notes on what differs and was accepted; raises `StateError` with a diff for what was not.
+    """Returns the state's attempt, and notes on what differs and was accepted.
 
-    Compares version, configuration field by field, lock entry by entry, and the shares of the steps done.
+    Compares version, configuration field by field, lock entry by entry, and the shares of the steps done;
+    raises `StateError` with a diff for what is not accepted.
     """
     if unknown := sorted(set(allow) - set(ALLOWANCES)):
         raise ValueError(f"`allow` takes {', '.join(ALLOWANCES)}, got {unknown[0]!r}")
@@ -171,7 +173,9 @@ def check_shared(
 def _check_configuration(saved: Mapping[str, Any], opened: Opened) -> None:
     differences = diff_configuration(saved, opened.recipe.configuration())
     if differences:
-        lines = "\n".join(f"    {name}: state has {was!r}, this run has {now!r}" for name, was, now in differences)
+        lines = "\n".join(
+            f"    {name}: state has {was!r}, this run has {now!r}" for name, was, now in differences
+        )
         raise _refusal(
             "the recipe is not the one that the state was taken with",
             got=f"{len(differences)} fields differ:\n{lines}",
@@ -213,5 +217,5 @@ def _check_schedule(saved: Mapping[str, Any], table: ScheduleTable, allow: Colle
         f"the schedule differs from the state's in steps that are done, first in [{first}, {last})",
         got=f"other weights; {steps} steps are done",
         rule="the past cannot change; only the weights of later steps may",
-        cure='write the weights of the steps done as they were, or accept a broken history with allow=["schedule"]',
+        cure='restore the weights of the steps done, or accept a broken history: allow=["schedule"]',
     )

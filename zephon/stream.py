@@ -18,6 +18,10 @@ FIRST_BLOCK = 8
 """The first block of a stream has this part of the usual size, so that the first step comes soon."""
 
 
+Counts = tuple[tuple[str, int], ...]
+"""(kind, number) pairs, by kind."""
+
+
 class Cursor(NamedTuple):
     """Where a stream goes on."""
 
@@ -43,18 +47,13 @@ class Run(NamedTuple):
     """Where the run begins in the block's tokens."""
     num_tokens: int
 
-    @property
-    def num_begun(self) -> int:
-        """Returns how many documents begin in this run."""
-        return self.last - self.first - (self.skip > 0)
-
 
 class Stream:
     """The documents of one dataset in one lane, in order, for ever."""
 
     __slots__ = (
-        "_at", "_block", "_document", "_ends", "_feed", "_group_documents", "_lane", "_max_bad", "_name", "_offset",
-        "_pending", "_tokenless", "_trailing", "counts", "cursor", "dataset",
+        "_at", "_block", "_document", "_ends", "_feed", "_group_documents", "_lane", "_max_bad", "_name",
+        "_offset", "_pending", "_trailing", "counts", "cursor", "dataset",
     )  # fmt: skip
 
     def __init__(
@@ -66,15 +65,14 @@ class Stream:
         self._block: Block | None = None
         self._ends: list[int] = []
         self._document = self._offset = self._at = 0
-        self._tokenless = 0
         self._trailing: list[Event] = []
         self.cursor = Cursor()
-        self.counts: dict[str, int] = {}
+        self.counts: Counts = ()
         """Documents passed so far that were empty, bad, dropped, truncated or had surrogates replaced."""
 
     def restore(self, cursor: Cursor, counts: Mapping[str, int]) -> None:
         """Goes to where `cursor` and `counts` were taken; before the first draw."""
-        self.cursor, self.counts = cursor, dict(counts)
+        self.cursor, self.counts = cursor, tuple(sorted(counts.items()))
 
     def open(self) -> None:
         """Asks for the first block, so that it is there at the first draw; does nothing when open."""
@@ -84,9 +82,9 @@ class Stream:
             self._pending = self._feed.request(Request(self.dataset, self._lane, self.cursor.position, size))
 
     def take(self, at_least: int, at_most: int) -> Run:
-        """Returns the next run: whole documents until `at_least` tokens, cut at `at_most`, or at the block's end.
+        """Returns the next run: whole documents until `at_least` tokens, cut at `at_most`.
 
-        It has at least one token; both bounds are >= 1.
+        It ends with the block, too, and has at least one token; both bounds are >= 1.
         """
         if self._document >= len(self._ends):
             self._advance()
@@ -122,7 +120,7 @@ class Stream:
             request = Request(self.dataset, self._lane, block.end, self._feed.block_bytes())
             self._pending = self._feed.request(request)
             if self._trailing:
-                block.events = [Event(0, e.kind, e.count) for e in self._trailing] + block.events
+                block.events = [Event(0, e.kind, e.number) for e in self._trailing] + block.events
             if len(block.lengths):
                 break
             self._trailing = block.events
@@ -130,18 +128,18 @@ class Stream:
         self._trailing = [event for event in block.events if event.before >= len(block.lengths)]
         self._block, self._ends = block, block.lengths.cumsum().tolist()
         self._document = self._at = 0
-        self._tokenless = 0
         if self.cursor.offset:
             self._skip_drawn(block)
 
     def _skip_drawn(self, block: Block) -> None:
         if self._offset:
             return
-        position, offset = int(block.positions[0]), self.cursor.offset
-        if position != self.cursor.position or offset >= int(block.lengths[0]):
+        wanted, offset = self.cursor.position, self.cursor.offset
+        position = int(block.positions[0])
+        if position != wanted or offset >= int(block.lengths[0]):
             raise StateError(
                 explain(
-                    f"dataset {self._name!r}, lane {self._lane}, position {self.cursor.position}: the document changed",
+                    f"dataset {self._name!r}, lane {self._lane}, position {wanted}: the document changed",
                     got=f"{int(block.lengths[0])} tokens at position {position}",
                     rule=f"the state was taken after {offset} tokens of this document",
                     cure="restore with the data and the tokenizer of the state",
@@ -151,14 +149,16 @@ class Stream:
 
     def _count(self, block: Block, first: int, last: int) -> None:
         """Counts the events ahead of, and at, documents [first, last) of the block."""
-        for before, kind, count in block.events:
+        counts = dict(self.counts)
+        for before, kind, number in block.events:
             if first <= before < last:
-                self.counts[kind] = self.counts.get(kind, 0) + count
-        if self.counts.get("bad", 0) > self._max_bad:
+                counts[kind] = counts.get(kind, 0) + number
+        self.counts = tuple(sorted(counts.items()))
+        if counts.get("bad", 0) > self._max_bad:
             raise DataError(
                 explain(
                     f"dataset {self._name!r}, lane {self._lane}: too many records that cannot be used",
-                    got=f"{self.counts['bad']} skipped",
+                    got=f"{counts['bad']} skipped",
                     rule=f"a lane may skip at most max_bad = {self._max_bad}",
                     cure="mend the data, or raise max_bad for this dataset",
                 )
@@ -170,7 +170,7 @@ class Stream:
             raise DataError(
                 explain(
                     f"dataset {self._name!r}: no document has text",
-                    got=f"{position - self.cursor.position} documents in a row without tokens in lane {self._lane}",
+                    got=f"{position - self.cursor.position} in a row without tokens in lane {self._lane}",
                     rule="a dataset with a share has documents with text",
                     cure=f"look at its `text` field and its documents, or give {self._name} the weight 0",
                 )

@@ -1,7 +1,8 @@
 """The probe: texts on which tokenizer libraries are known to disagree, encoded and compared.
 
-Upstream: the encode functions of `tokenizer`. Downstream: its choice of a back end, and the lock, which holds the
-hash of the reference's ids. The libraries differ in Unicode versions, in long runs, and in what they remember.
+Upstream: the encode functions of `tokenizer`. Downstream: its choice of a back end, and the lock, which
+holds the hash of the reference's ids. Libraries differ in their Unicode tables, in how they cut long texts
+for their threads, and in what they remember of the text before.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ def find_difference(batches: list[list[str]], got: list[Columns], expected: list
     for batch, one, other in zip(batches, got, expected, strict=True):
         if np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1]):
             continue
-        pairs = (np.split(ids, offsets[1:-1]) for ids, offsets in (one, other))
-        for text, a, b in zip(batch, *pairs, strict=True):
+        documents = [np.split(ids, offsets[1:-1]) for ids, offsets in (one, other)]
+        for text, a, b in zip(batch, documents[0], documents[1], strict=True):
             if not np.array_equal(a, b):
                 return text
     return None

@@ -42,7 +42,12 @@ def read_recipe(path: Path, settings: Mapping[str, Any]) -> Recipe:
         raise CheckError(_no_file(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise CheckError(
-            explain(f"recipe {str(path)!r} cannot be read", got=str(error), rule="a recipe is a TOML file", cure="mend it")
+            explain(
+                f"recipe {str(path)!r} cannot be read",
+                got=str(error),
+                rule="a recipe is a TOML file",
+                cure="mend it",
+            )
         ) from None
     for name, value in settings.items():
         _set(table, name, value)
@@ -72,7 +77,9 @@ def parse_setting(text: str) -> tuple[str, Any]:
     """Returns (dotted name, value) of `name=value`; the value is TOML where it can be, else a string."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ValueError(f"--set takes NAME=VALUE, got {text!r}; for instance --set datasets.web.path=data/web")
+        raise ValueError(
+            f"--set takes NAME=VALUE, got {text!r}; for instance --set datasets.web.path=data/web"
+        )
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -152,9 +159,15 @@ def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) 
 
 def write_recipe(recipe: Recipe) -> str:
     """Returns the recipe as TOML text, defaults left out."""
-    lines = [f"seed = {recipe.seed}", f"lanes = {recipe.lanes}", f"global_batch_size = {recipe.global_batch_size}"]
+    lines = [
+        f"seed = {recipe.seed}",
+        f"lanes = {recipe.lanes}",
+        f"global_batch_size = {recipe.global_batch_size}",
+    ]
     lines += [
-        f"{name} = {getattr(recipe, name)}" for name in ("total_steps", "flush_every") if getattr(recipe, name)
+        f"{name} = {getattr(recipe, name)}"
+        for name in ("total_steps", "flush_every")
+        if getattr(recipe, name)
     ]
     tables = {
         "tokenize": _without_defaults(Tokenize(tokenizer="?"), recipe.tokenize, TOKENIZE),
@@ -168,7 +181,9 @@ def write_recipe(recipe: Recipe) -> str:
         lines += ["", f"[{name}]", *(f"{_key(field)} = {_value(value)}" for field, value in table.items())]
     for dataset in recipe.datasets:
         if dataset.documents is not None:
-            raise ValueError(f"dataset {dataset.name!r} is in memory and has no TOML form; write it to a file")
+            raise ValueError(
+                f"dataset {dataset.name!r} is in memory and has no TOML form; write it to a file"
+            )
         path: Any = dataset.paths[0] if len(dataset.paths) == 1 else list(dataset.paths)
         plain = Dataset.from_path("?", "?")
         table = {"name": dataset.name, "path": path} | _without_defaults(plain, dataset, DATASET[2:])

@@ -1,0 +1,204 @@
+"""J1, J3: a worker that dies or hangs is an error in seconds, and no end of a run leaves anything behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import Letters, loaders, make_recipe, open_small, take_steps, words
+from zephon import feed
+from zephon.errors import WorkerError
+from zephon.loader import Loader, LoaderOptions
+
+ROOT = Path(__file__).parents[2]
+SLACK_S = 2.0
+"""For a machine that does other things too."""
+
+PROGRAM = """
+import sys
+from tests.helpers import make_recipe, open_small, words
+from zephon.loader import Loader, LoaderOptions
+
+if __name__ == "__main__":
+    recipe = make_recipe({"web": words("web", 2000)}, lanes=4, global_batch_size=8)
+    loader = Loader(open_small(recipe), LoaderOptions(executor=sys.argv[1], workers=2, prefetch=2))
+    try:
+        for batch in loader:
+            print(batch.step, flush=True)
+    except KeyboardInterrupt:
+        if sys.argv[2] == "close":
+            loader.close()
+        raise
+"""
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "MIN_BLOCK_BYTES", 64)
+    monkeypatch.setattr(feed, "MAX_BLOCK_BYTES", 64)
+
+
+@pytest.fixture
+def processes(small_blocks: None) -> Iterator[Loader]:
+    """Returns a loader with two worker processes that has given a step."""
+    opened = open_small(make_recipe({"web": words("web", 200)}))
+    with loaders(opened, 1, LoaderOptions(executor="processes", workers=2, prefetch=2)) as (loader,):
+        next(loader)
+        yield loader
+
+
+def wait_for_none_of(pids: list[int], seconds: float) -> list[int]:
+    """Returns the processes that are alive after `seconds`; comes back when there are none."""
+    deadline = time.monotonic() + seconds
+    while (alive := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return alive
+
+
+def is_alive(pid: int) -> bool:
+    """Returns whether the process runs; one that ended and waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def workers_of_this_process() -> list[int]:
+    return [child.pid for child in multiprocessing.active_children() if child.pid]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda how: how.name)
+def test_a_worker_that_is_killed_is_an_error_in_seconds(processes: Loader, how: signal.Signals) -> None:
+    pids = workers_of_this_process()
+    os.kill(pids[0], how)
+    start = time.monotonic()
+    with pytest.raises(WorkerError, match="a worker process ended") as caught:
+        for _ in range(100_000):
+            next(processes)
+    assert time.monotonic() - start < 3 + SLACK_S
+    if how == signal.SIGKILL:
+        assert "signal 9" in str(caught.value)
+    processes.close()
+    assert wait_for_none_of(pids, 3 + SLACK_S) == []
+
+
+@pytest.mark.slow
+def test_closing_ends_the_worker_processes(processes: Loader) -> None:
+    pids = workers_of_this_process()
+    assert pids
+    start = time.monotonic()
+    processes.close()
+    assert time.monotonic() - start < 2 + SLACK_S
+    assert wait_for_none_of(pids, SLACK_S) == []
+
+
+def own_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("zephon")]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
+def test_closing_ends_the_threads(prefetch: int) -> None:
+    opened = open_small(make_recipe())
+    with loaders(opened, 1, LoaderOptions(workers=3, prefetch=prefetch)) as ranks:
+        take_steps(ranks, 2)
+        assert own_threads()
+    deadline = time.monotonic() + 1 + SLACK_S
+    while own_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert own_threads() == []
+
+
+class Sleeping(Letters):
+    """An encoder that hangs."""
+
+    def encode(self, texts: list[str]):  # type: ignore[no-untyped-def]
+        time.sleep(4)
+        return super().encode(texts)
+
+
+def test_a_worker_that_sleeps_is_an_error_after_the_time_given() -> None:
+    from dataclasses import replace
+
+    opened = replace(open_small(make_recipe()), encoder=Sleeping(eos=True))
+    loader = Loader(opened, LoaderOptions(workers=1, worker_timeout_s=0.3))
+    start = time.monotonic()
+    with pytest.raises(WorkerError, match=r"no block within 0\.3 s"):
+        next(loader)
+    assert time.monotonic() - start < 0.3 + SLACK_S
+    loader.close()
+
+
+def start(tmp_path: Path, executor: str, ending: str) -> subprocess.Popen[str]:
+    """Returns the running program, three steps of which were read, in a session of its own."""
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "ZEPHON_PLUGINS": "none"}
+    running = subprocess.Popen(
+        [sys.executable, str(script), executor, ending],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert running.stdout is not None
+    assert [running.stdout.readline() for _ in range(3)] == ["0\n", "1\n", "2\n"]
+    return running
+
+
+def session(leader: int) -> list[int]:
+    """Returns the processes of the session that `leader` began."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == leader:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+@pytest.mark.parametrize("ending", ["close", "leave"])
+def test_an_interrupt_ends_the_run_in_two_seconds(tmp_path: Path, executor: str, ending: str) -> None:
+    """Ctrl-C reaches the whole group, as in a terminal; `leave` is a script that does not close its loader."""
+    running = start(tmp_path, executor, ending)
+    pids = session(running.pid)
+    begun = time.monotonic()
+    os.killpg(running.pid, signal.SIGINT)
+    _, errors = running.communicate(timeout=20)
+    assert time.monotonic() - begun < 2 + SLACK_S
+    assert running.returncode == -signal.SIGINT
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert errors.count("Traceback") == 1
+    assert wait_for_none_of(pids, SLACK_S) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_a_run_that_is_killed_leaves_no_process(tmp_path: Path, executor: str) -> None:
+    before = set(os.listdir("/dev/shm"))
+    running = start(tmp_path, executor, "close")
+    pids = session(running.pid)
+    assert len(pids) >= (3 if executor == "processes" else 1)
+    running.kill()
+    running.communicate(timeout=20)
+    assert wait_for_none_of(pids, 5 + SLACK_S) == []
+    assert set(os.listdir("/dev/shm")) <= before
+    again = start(tmp_path, executor, "close")
+    again.kill()
+    again.communicate(timeout=20)

@@ -1,0 +1,63 @@
+"""The table of contents: what users may rely on, name by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import zephon
+
+EXPORTED = [
+    "PARTS",
+    "Batch",
+    "CheckError",
+    "Constant",
+    "DataError",
+    "Dataset",
+    "Ledger",
+    "Loader",
+    "LoaderOptions",
+    "MixtureWorkSource",
+    "Opened",
+    "Packer",
+    "PackerPlan",
+    "Packing",
+    "Pipeline",
+    "PluginError",
+    "Recipe",
+    "Schedule",
+    "ScheduleContext",
+    "ScheduleTable",
+    "ScheduleUpdates",
+    "Stages",
+    "StateError",
+    "Tokenize",
+    "WorkSource",
+    "WorkerError",
+    "ZephonError",
+    "compile_schedule",
+    "digest",
+    "open_recipe",
+    "step_digest",
+]
+
+
+def test_the_exported_names() -> None:
+    """A name taken away breaks users; a name added must be kept for ever."""
+    assert zephon.__all__ == EXPORTED
+    assert all(hasattr(zephon, name) for name in EXPORTED)
+
+
+def test_nothing_else_is_public() -> None:
+    code = "import zephon\nprint(*(n for n, v in vars(zephon).items() if type(v) is not type(zephon)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    public = {name for name in found.stdout.split() if not name.startswith("_")} - {"annotations"}
+    assert public == set(EXPORTED)
+
+
+def test_importing_does_not_import_torch_or_the_command_line() -> None:
+    code = "import sys, zephon; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(found.stdout.split())
+    assert "zephon.loader" in loaded
+    assert not loaded & {"torch", "typer", "rich", "click", "fastokens", "zephon.testing"}

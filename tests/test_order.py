@@ -1,0 +1,228 @@
+"""The order covers every epoch once, is dealt evenly to the lanes, and any part of it can be had at once."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zephon import order as order_module
+from zephon.order import Order, deal, num_groups
+
+Address = tuple[int, int]
+
+
+def set_small_rules(patch: pytest.MonkeyPatch) -> None:
+    """Allows groups of 2 chunks and 3 documents a lane, and windows of 2 chunks."""
+    patch.setattr(order_module, "GROUP_CHUNKS", 2)
+    patch.setattr(order_module, "GROUP_DOCUMENTS", 3)
+    patch.setattr(order_module, "WINDOW_CHUNKS", 2)
+
+
+@pytest.fixture
+def small_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_small_rules(monkeypatch)
+
+
+def make(
+    documents: Sequence[int], lanes: int = 1, *, seed: int = 42, name: str = "web", size: int = 100
+) -> Order:
+    """Returns the order of chunks with these numbers of documents, each of `size` bytes a document."""
+    counts = np.array(documents, dtype=np.int64)
+    return Order(seed=seed, name=name, num_lanes=lanes, num_documents=counts, num_bytes=counts * size)
+
+
+def located(order: Order, lane: int, start: int, count: int) -> list[Address]:
+    found = order.locate(lane, start, count)
+    assert found.chunk.dtype == found.record.dtype == np.int64
+    return list(zip(found.chunk.tolist(), found.record.tolist(), strict=True))
+
+
+def everything(documents: Sequence[int]) -> list[Address]:
+    return [(chunk, record) for chunk, count in enumerate(documents) for record in range(count)]
+
+
+def dealt_out(order: Order, group: int, epochs: int) -> Iterator[list[Address]]:
+    """Yields each epoch of a group, put together from its lanes in turn."""
+    g = order.group_lanes
+    total = order.group_documents(group * g)
+    need = -(-epochs * total // g)
+    lanes = [located(order, group * g + slot, 0, need) for slot in range(g)]
+    line = [lanes[i % g][i // g] for i in range(epochs * total)]
+    for epoch in range(epochs):
+        yield line[epoch * total : (epoch + 1) * total]
+
+
+CHUNKS = st.lists(st.integers(1, 9), min_size=1, max_size=24)
+LANES = st.sampled_from([1, 2, 3, 4, 6, 8, 12])
+
+
+@settings(max_examples=60)
+@given(CHUNKS, LANES)
+def test_every_epoch_of_the_groups_covers_every_document_once(documents: list[int], lanes: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        set_small_rules(patch)
+        patch.setattr(order_module, "PAGE_POSITIONS", 1)
+        order = make(documents, lanes)
+        groups = [list(dealt_out(order, group, 3)) for group in range(order.num_groups)]
+    for epoch in range(3):
+        covered = [address for group in groups for address in group[epoch]]
+        assert sorted(covered) == everything(documents)
+    for group in groups:
+        sets = [set(epoch) for epoch in group]
+        assert sets[0] == sets[1] == sets[2]  # a group reads its own chunks only
+
+
+@settings(max_examples=60)
+@given(CHUNKS, LANES, st.data())
+def test_any_position_is_what_reading_from_the_start_gives(
+    documents: list[int], lanes: int, data: st.DataObject
+) -> None:
+    lane = data.draw(st.integers(0, lanes - 1))
+    order = make(documents, lanes)
+    line = located(order, lane, 0, 60)
+    start = data.draw(st.integers(0, 59))
+    count = data.draw(st.integers(1, 60 - start))
+    assert located(order, lane, start, count) == line[start : start + count]
+    some = data.draw(st.lists(st.integers(0, 59), min_size=1, unique=True).map(sorted))
+    found = make(documents, lanes).locate_at(lane, np.array(some, dtype=np.int64))
+    assert list(zip(found.chunk.tolist(), found.record.tolist(), strict=True)) == [line[i] for i in some]
+
+
+def test_a_far_position_costs_nothing_that_came_before() -> None:
+    order = make([1000] * 40, 4)
+    far = 10**12
+    assert located(order, 3, far, 5) == located(order, 3, far - 3, 8)[3:]
+
+
+def test_epochs_differ_and_come_again() -> None:
+    order = make([5, 5, 5, 5])
+    epochs = [tuple(epoch) for epoch in dealt_out(order, 0, 20)]
+    assert len(set(epochs)) == 20
+    assert [tuple(epoch) for epoch in dealt_out(make([5, 5, 5, 5]), 0, 20)] == epochs
+
+
+def test_seed_and_name_decide_and_nothing_else() -> None:
+    base = located(make([50]), 0, 0, 50)
+    assert located(make([50], seed=43), 0, 0, 50) != base
+    assert located(make([50], name="code"), 0, 0, 50) != base
+    assert located(make([50], size=7), 0, 0, 50) == base  # one group: bytes do not matter
+
+
+def test_lanes_stride_one_order_where_the_dataset_is_small() -> None:
+    whole = located(make([7, 6]), 0, 0, 40)
+    for lanes in (2, 4, 8):
+        order = make([7, 6], lanes)
+        assert (order.num_groups, order.group_lanes) == (1, lanes)
+        for lane in range(lanes):
+            assert located(order, lane, 0, 5) == whole[lane : 5 * lanes : lanes]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_one_document_is_read_again_and_again(lanes: int) -> None:
+    order = make([1], lanes)
+    assert located(order, lanes - 1, 0, 9) == [(0, 0)] * 9
+
+
+# Groups -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lanes", "chunks", "documents", "expected"),
+    [
+        (8, 128, 1000, 8),  # 16 chunks and 16,000 documents for each lane
+        (8, 127, 1000, 4),  # one chunk too few for 8 groups
+        (8, 16, 1000, 1),
+        (8, 32, 1000, 2),
+        (8, 128, 62, 1),  # 7,936 documents: fewer than 1,000 for each of 8 lanes
+        (8, 128, 63, 8),
+        (6, 96, 1000, 6),
+        (6, 80, 1000, 3),  # 5 does not divide 6
+        (1, 500, 1000, 1),
+        (7, 111, 1000, 1),
+        (7, 112, 1000, 7),
+    ],
+)
+def test_there_are_as_many_groups_as_leave_each_enough(
+    lanes: int, chunks: int, documents: int, expected: int
+) -> None:
+    order = make([documents] * chunks, lanes)
+    assert order.num_groups == expected
+    assert order.group_lanes * expected == lanes
+    assert num_groups(lanes, np.full(chunks, documents)) == expected
+
+
+@settings(max_examples=150)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.sampled_from([1, 2, 4, 6, 12]), st.data())
+def test_the_groups_are_the_most_that_the_rule_allows(
+    documents: list[int], lanes: int, data: st.DataObject
+) -> None:
+    counts = np.array(documents, dtype=np.int64)
+    sizes = np.array([data.draw(st.integers(1, 1000)) for _ in documents], dtype=np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        set_small_rules(patch)
+        order = Order(seed=1, name="x", num_lanes=lanes, num_documents=counts, num_bytes=sizes)
+
+    def enough(count: int) -> bool:
+        shuffled = order_module.permutation(order_module.key("deal", 1, "x"), 0, len(counts))
+        g = lanes // count
+        return all(len(c) >= 2 and counts[c].sum() >= 3 * g for c in deal(count, shuffled, sizes))
+
+    allowed = [c for c in range(1, lanes + 1) if lanes % c == 0 and (c == 1 or enough(c))]
+    assert order.num_groups == max(allowed)
+
+
+def test_a_chunk_goes_to_the_group_with_the_fewest_bytes() -> None:
+    dealt = deal(2, np.arange(6), np.array([10, 1, 1, 1, 1, 6]))
+    assert [group.tolist() for group in dealt] == [[0], [1, 2, 3, 4, 5]]
+    assert deal(1, np.array([2, 0, 1]), np.array([1, 2, 3]))[0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("small_rules")
+def test_a_lane_reads_the_chunks_of_its_group_only() -> None:
+    order = make([4] * 12, 4)
+    assert order.num_groups == 4
+    read = [{chunk for chunk, _ in located(order, lane, 0, 100)} for lane in range(4)]
+    assert sorted(chunk for chunks in read for chunk in chunks) == list(range(12))
+
+
+# Windows ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_rules")
+def test_a_window_reads_two_chunks_at_a_time() -> None:
+    order = make([5] * 8)
+    for epoch in dealt_out(order, 0, 6):
+        windows = [{chunk for chunk, _ in epoch[i : i + 10]} for i in range(0, 40, 10)]
+        assert [len(chunks) for chunks in windows] == [2, 2, 2, 2]
+        assert set().union(*windows) == set(range(8))
+
+
+@pytest.mark.usefixtures("small_rules")
+def test_the_chunks_of_a_window_change_from_epoch_to_epoch() -> None:
+    order = make([5] * 8)
+    firsts = {frozenset(chunk for chunk, _ in epoch[:10]) for epoch in dealt_out(order, 0, 12)}
+    assert len(firsts) > 6
+
+
+@pytest.mark.parametrize("name", ["PAGE_POSITIONS", "CACHED_DOCUMENTS", "SMALL_GROUP"])
+@pytest.mark.parametrize("value", [1, 1 << 30])
+@pytest.mark.usefixtures("small_rules")
+def test_caches_and_pages_do_not_change_the_order(
+    name: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = ([5] * 8, [7], [1, 9, 2, 4, 4], [30] * 30)
+    before = [[located(make(shape, 4), lane, 3, 90) for lane in range(4)] for shape in shapes]
+    monkeypatch.setattr(order_module, name, value)
+    after = [[located(make(shape, 4), lane, 3, 90) for lane in range(4)] for shape in shapes]
+    assert after == before
+
+
+def test_an_order_travels_to_worker_processes() -> None:
+    order = make([300] * 40, 4)
+    before = located(order, 2, 100, 500)
+    assert located(pickle.loads(pickle.dumps(order)), 2, 100, 500) == before

@@ -1,0 +1,313 @@
+"""Weights become integer shares by exact arithmetic, and a table says what holds at every step."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from zephon.schedule import (
+    BLOCK_STEPS,
+    PARTS,
+    Constant,
+    Schedule,
+    ScheduleContext,
+    ScheduleTable,
+    Stages,
+    Weights,
+    check_weights,
+    compile_schedule,
+    shares_of,
+)
+
+CONTEXT = ScheduleContext(names=("web", "code"), total_steps=10, tokens_per_step=64)
+HALF, QUARTER = PARTS // 2, PARTS // 4
+WRONG = [
+    {},
+    {"web": 0, "code": 0},
+    {"web": -1, "code": 2},
+    {"web": math.nan, "code": 1},
+    {"web": math.inf, "code": 1},
+    {"web": -math.inf, "code": 1},
+    {"web": "0.5", "code": 0.5},
+    {"web": True, "code": 1},
+    {"web": None, "code": 1},
+    {"web": [1], "code": 1},
+    {"web": 1j, "code": 1},
+    [1, 2],
+    None,
+    3,
+]
+
+
+# Shares -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ([1], [PARTS]),
+        ([1, 1], [HALF, HALF]),
+        ([3, 1], [3 * QUARTER, QUARTER]),
+        ([1, 0], [PARTS, 0]),
+        ([1, 1, 1], [349526, 349525, 349525]),  # the odd part goes to the one named first
+        ([0, 1, 1, 1], [0, 349526, 349525, 349525]),
+        ([2, 1], [699051, 349525]),
+        ([1, 2], [349525, 699051]),  # the odd part goes to the larger remainder
+        ([0.25, 0.75], [QUARTER, 3 * QUARTER]),
+        ([1e-9, 1], [0, PARTS]),
+        ([1e300, 1e300], [HALF, HALF]),
+        ([5e-324, 5e-324], [HALF, HALF]),
+        ([Fraction(1, 3), Fraction(2, 3)], [349525, 699051]),
+    ],
+)
+def test_shares_by_largest_remainder(weights: list[float], expected: list[int]) -> None:
+    names = [f"d{i}" for i in range(len(weights))]
+    assert list(shares_of(dict(zip(names, weights, strict=True)), names, "here")) == expected
+
+
+@given(st.lists(st.one_of(st.integers(0, 10**6), st.floats(0, 1e6)), min_size=1, max_size=12))
+def test_shares_are_within_one_part_of_exact_and_sum_up(weights: list[float]) -> None:
+    assume(any(weights))
+    names = [f"d{i}" for i in range(len(weights))]
+    shares = shares_of(dict(zip(names, weights, strict=True)), names, "here")
+    total = sum(map(Fraction, weights))
+    assert sum(shares) == PARTS
+    for weight, share in zip(weights, shares, strict=True):
+        assert abs(Fraction(weight) * PARTS / total - share) < 1
+        assert weight or share == 0
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=6), st.integers(1, 1000), st.randoms())
+def test_only_ratios_count_and_the_mapping_has_no_order(weights: list[int], times: int, random: Any) -> None:
+    assume(any(weights))
+    names = [f"d{i}" for i in range(len(weights))]
+    pairs = list(zip(names, weights, strict=True))
+    expected = shares_of(dict(pairs), names, "here")
+    random.shuffle(pairs)
+    assert shares_of({name: weight * times for name, weight in pairs}, names, "here") == expected
+
+
+@pytest.mark.parametrize("weights", WRONG)
+def test_what_is_no_weight_is_refused_with_its_place(weights: Any) -> None:
+    with pytest.raises(ValueError, match=r"^stage 3: "):
+        check_weights(weights, "stage 3")
+    for build in (Constant, lambda wrong: Stages({0: {"web": 1, "code": 1}, 5: wrong})):
+        with pytest.raises(ValueError, match="weight"):
+            build(weights)
+
+
+def test_a_refusal_names_the_dataset_and_the_value() -> None:
+    with pytest.raises(ValueError, match=r"^here: the weight of 'code' must be finite and >= 0, got -0.5$"):
+        check_weights({"web": 1, "code": -0.5}, "here")
+
+
+def test_a_weight_may_be_huge() -> None:
+    assert shares_of({"web": 10**400, "code": 10**400}, ("web", "code"), "here") == (HALF, HALF)
+
+
+def test_unknown_and_missing_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="no dataset is named 'wbe'; the datasets are web, code"):
+        shares_of({"wbe": 1, "web": 1, "code": 1}, CONTEXT.names, "here")
+    with pytest.raises(ValueError, match="no weight for dataset 'code'; write code = 0 to leave it out"):
+        shares_of({"web": 1}, CONTEXT.names, "here")
+
+
+# Tables -----------------------------------------------------------------------------------------------------
+
+
+def table(*entries: tuple[int, int]) -> ScheduleTable:
+    """Returns the table of (start, share of web)."""
+    return ScheduleTable(
+        ("web", "code"), tuple(s for s, _ in entries), tuple((w, PARTS - w) for _, w in entries)
+    )
+
+
+TABLES = st.dictionaries(st.integers(1, 5000), st.integers(0, 3), max_size=6).map(
+    lambda changes: table((0, 7), *sorted(changes.items()))
+)
+
+
+def test_an_entry_holds_until_the_next_and_the_last_for_ever() -> None:
+    three = table((0, 1), (3, 2), (5, 3))
+    assert [three.at(step)[0] for step in range(8)] == [1, 1, 1, 2, 2, 3, 3, 3]
+    assert [three.phase(step) for step in range(8)] == [0, 0, 0, 1, 1, 2, 2, 2]
+    assert three.at(10**12) == (3, PARTS - 3)
+
+
+def test_first_active_is_the_first_step_with_a_share() -> None:
+    names = ("a", "b", "c", "d")
+    shares = ((PARTS, 0, 0, 0), (HALF, HALF, 0, 0), (0, PARTS, 0, 0), (HALF, QUARTER, QUARTER, 0))
+    assert ScheduleTable(names, (0, 4, 6, 9), shares).first_active() == (0, 4, 9, None)
+
+
+@given(TABLES)
+def test_a_table_is_the_same_after_json(one: ScheduleTable) -> None:
+    again = ScheduleTable.from_json(json.loads(json.dumps(one.to_json())))
+    assert again == one
+    assert again.hash() == one.hash()
+
+
+@given(TABLES, TABLES, st.integers(0, 6000))
+def test_the_first_difference_is_found_without_asking_every_step(
+    one: ScheduleTable, other: ScheduleTable, num_steps: int
+) -> None:
+    slow = next((step for step in range(num_steps) if one.at(step) != other.at(step)), None)
+    assert one.first_difference(other, num_steps) == slow
+
+
+@given(TABLES, TABLES, st.integers(0, 6000))
+def test_pasts_are_equal_just_where_all_steps_done_are(
+    one: ScheduleTable, other: ScheduleTable, num_steps: int
+) -> None:
+    differs = one.first_difference(other, num_steps)
+    (rolling, blocks), (rolling_other, blocks_other) = one.past(num_steps), other.past(num_steps)
+    assert len(blocks) == len(blocks_other) == -(-num_steps // BLOCK_STEPS)
+    assert (rolling == rolling_other) == (differs is None)
+    first = next((i for i, (a, b) in enumerate(zip(blocks, blocks_other, strict=True)) if a != b), None)
+    assert first == (None if differs is None else differs // BLOCK_STEPS)
+
+
+def test_a_past_does_not_tell_how_the_table_is_written() -> None:
+    plain, split = table((0, 1), (2000, 2)), table((0, 1), (500, 1), (1024, 1), (2000, 2), (2500, 3))
+    assert split.past(2500) == plain.past(2500)
+    assert split.past(2501) != plain.past(2501)
+    assert split.hash() != plain.hash()
+
+
+def test_names_are_part_of_a_past() -> None:
+    one = table((0, 1))
+    assert ScheduleTable(("code", "web"), one.starts, one.shares).past(1) != one.past(1)
+
+
+# Compiling --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Plain:
+    """A schedule without `changes()`: web grows by one a step, up to 3."""
+
+    def weights(self, step: int) -> Weights:
+        return {"web": min(step, 3), "code": 1}
+
+
+@dataclass
+class Changing:
+    """A schedule whose changes are given."""
+
+    steps: Sequence[int]
+
+    def weights(self, step: int) -> Weights:
+        return {"web": step, "code": 1}
+
+    def changes(self) -> Sequence[int]:
+        return self.steps
+
+
+def test_a_schedule_without_changes_is_asked_at_every_step() -> None:
+    compiled = compile_schedule(Plain(), CONTEXT)
+    assert compiled.starts == (0, 1, 2, 3)  # equal ones are merged
+    assert compiled.at(10**6) == (3 * QUARTER, QUARTER)
+
+
+def test_without_changes_the_length_of_the_run_must_be_known() -> None:
+    endless = ScheduleContext(names=("web", "code"), total_steps=None, tokens_per_step=64)
+    with pytest.raises(ValueError, match="schedule Plain: has no `changes\\(\\)`, so the recipe must say"):
+        compile_schedule(Plain(), endless)
+
+
+@pytest.mark.parametrize("steps", [[], [1], [0, 0], [0, 5, 4], [0, 5, 5]])
+def test_changes_that_do_not_ascend_from_zero_are_refused(steps: list[int]) -> None:
+    with pytest.raises(ValueError, match="schedule Changing: `changes\\(\\)` must ascend from 0"):
+        compile_schedule(Changing(steps), CONTEXT)
+
+
+def test_changes_may_be_an_array() -> None:
+    compiled = compile_schedule(Changing(np.array([0, 1, 3])), CONTEXT)  # type: ignore[arg-type]
+    assert compiled == compile_schedule(Changing([0, 1, 3]), CONTEXT)
+    assert json.loads(json.dumps(compiled.to_json()))["starts"] == [0, 1, 3]
+
+
+def test_a_wrong_weight_names_its_step() -> None:
+    class Sinking:
+        def weights(self, step: int) -> Weights:
+            return {"web": 2 - step, "code": 1}
+
+    with pytest.raises(ValueError, match=r"^schedule, step 3: the weight of 'web' .* got -1$"):
+        compile_schedule(Sinking(), CONTEXT)
+
+
+# The built-in ones ------------------------------------------------------------------------------------------
+
+
+def test_constant_holds_at_every_step() -> None:
+    compiled = compile_schedule(Constant({"web": 3, "code": 1}), CONTEXT)
+    assert (compiled.starts, compiled.shares) == ((0,), ((3 * QUARTER, QUARTER),))
+
+
+def test_stages_hold_from_their_step_on() -> None:
+    stages = Stages({6: {"web": 1, "code": 0}, 0: {"web": 1, "code": 1}, 2: {"web": 0, "code": 5}})
+    assert list(stages.changes()) == [0, 2, 6]
+    assert [stages.weights(step)["web"] for step in range(8)] == [1, 1, 0, 0, 0, 0, 1, 1]
+    compiled = compile_schedule(stages, CONTEXT)
+    assert compiled.starts == (0, 2, 6)
+    assert compiled.shares == ((HALF, HALF), (0, PARTS), (PARTS, 0))
+
+
+def test_stages_with_equal_shares_are_one_entry() -> None:
+    stages = Stages({0: {"web": 1, "code": 1}, 4: {"web": 7, "code": 7}, 6: {"web": 1, "code": 0}})
+    assert compile_schedule(stages, CONTEXT).starts == (0, 6)
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [{}, {1: {"web": 1}}, {0: {"web": 1}, -1: {"web": 1}}, {0: {"web": 1}, 1.0: {"web": 1}}, [1], None],
+)
+def test_wrong_stages_are_refused(stages: Any) -> None:
+    with pytest.raises(ValueError, match="schedule stages"):
+        Stages(stages)
+
+
+def test_true_is_no_step() -> None:
+    with pytest.raises(ValueError, match="a step must be a whole number >= 0, got True"):
+        Stages({0: {"web": 1}, True: {"web": 1}})
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [Constant({"web": 0.5, "code": 2}), Stages({0: {"web": 1, "code": 1}, 9: {"web": 0, "code": 1}})],
+)
+def test_a_schedule_is_the_same_from_its_own_table(schedule: Constant | Stages) -> None:
+    config = schedule.to_config()
+    assert config.pop("kind") == type(schedule).__name__.lower()
+    assert type(schedule).from_config(json.loads(json.dumps(config)), CONTEXT) == schedule
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "message"),
+    [
+        (Constant, {}, "field 'weights' is missing"),
+        (Constant, {"weights": {"web": 1}, "weight": 1}, "unknown field 'weight'; known are weights"),
+        (Stages, {"stages": 3}, "must be a list of tables, got 3"),
+        (Stages, {"stages": [{"step": 0}]}, "an entry has `step` and `weights`"),
+        (Stages, {"stages": [{"step": 0, "weights": {"web": 1}}] * 2}, "step 0 is given twice"),
+        (Stages, {"stages": [{"step": "0", "weights": {"web": 1}}]}, "from step 0 on"),
+        (Stages, {}, "field 'stages' is missing"),
+    ],
+)
+def test_a_wrong_table_is_refused(kind: Any, config: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind.from_config(config, CONTEXT)
+
+
+def test_a_schedule_is_a_role() -> None:
+    assert isinstance(Plain(), Schedule)
+    assert not isinstance(object(), Schedule)

@@ -1,0 +1,294 @@
+"""The launch check: whatever can be known to be wrong before the first step, in one report.
+
+Upstream: a recipe and the sizes it shall run at. Downstream: trainers call it on every rank before step 1,
+and `zephon check` shows it. It never stops at the first fault, and says what it did not look at.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zephon import plugins
+from zephon.check_plan import check_schedule, check_shape
+from zephon.check_report import (
+    ERROR,
+    OK,
+    WARNING,
+    CheckReport,
+    DatasetFacts,
+    Finding,
+    RankMemory,
+    format_bytes,
+)
+from zephon.errors import ZephonError
+from zephon.feed import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES
+from zephon.opened import SPOOL_BYTES, Report, default_cache
+from zephon.options import BUDGET_BYTES
+from zephon.order import CACHED_DOCUMENTS
+from zephon.probe import Probe, open_dataset, refusal
+from zephon.recipe import Recipe
+from zephon.schedule import PARTS, ScheduleTable
+from zephon.spool import Spool
+from zephon.tokenizer import Encoder, TokenizerReport, load_tokenizer
+
+__all__ = ["CheckReport", "DatasetFacts", "Finding", "RankMemory", "check_recipe"]
+
+PROBE_S = 10.0
+MANY_EPOCHS = 4
+"""Repeating a dataset this often costs little (Muennighoff et al. 2023, "Scaling data-constrained language
+models"); more is worth a warning."""
+WARN_STEPS = 1000
+"""The steps that epochs are counted for where the recipe has no `total_steps`."""
+PREFETCHED_BATCHES = 4
+"""The batch in use, two made ahead and one being made."""
+ADDRESS_BYTES = 8
+VOCABULARY_BYTES = 400
+"""What both tokenizer libraries together keep for an entry of the vocabulary, roughly."""
+REFUSALS = (ZephonError, ValueError, TypeError, LookupError, OSError)
+
+
+def check_recipe(
+    recipe: Recipe,
+    *,
+    dp_world_sizes: Sequence[int] = (1,),
+    micro_batch_size: int | None = None,
+    cache: Path | None = None,
+    backend: str = "auto",
+    probe_s: float = PROBE_S,
+    report: Report | None = None,
+) -> CheckReport:
+    """Returns what is wrong, or may be, with running `recipe` at each of `dp_world_sizes`.
+
+    Opens every dataset and reads a sample of each, at least one chunk's, until `probe_s` seconds are spent;
+    opening (indexes of JSONL files, footers, the tokenizer) is not part of that. Raises only for wrong
+    arguments. `report` gets (what, done, total) for progress bars.
+    """
+    if not dp_world_sizes or any(type(size) is not int or size < 1 for size in dp_world_sizes):
+        raise ValueError(f"`dp_world_sizes` must be whole numbers >= 1, got {list(dp_world_sizes)!r}")
+    sizes = sorted(set(dp_world_sizes))
+    check = _Check(recipe, cache or default_cache(), list(check_shape(recipe, sizes, micro_batch_size)))
+    check.check_schedule()
+    check.check_parts()
+    check.open_datasets(report)
+    try:
+        check.check_disk()
+        check.load_tokenizer(backend)
+        check.sample(probe_s, report)
+        facts = check.facts()
+    finally:
+        for probe in check.probes.values():
+            probe.reader.close()
+    return CheckReport(
+        findings=tuple(check.findings),
+        datasets=facts,
+        memory=check.memory(sizes),
+        tokens_per_step=recipe.tokens_per_step,
+        recipe=recipe.fingerprint(),
+    )
+
+
+@dataclass(slots=True)
+class _Check:
+    """The check under way; each method looks at one thing and adds its findings."""
+
+    recipe: Recipe
+    cache: Path
+    findings: list[Finding]
+    table: ScheduleTable | None = None
+    probes: dict[int, Probe] = field(default_factory=dict)
+    """By dataset; those that could be opened."""
+    encoder: Encoder | None = None
+
+    def add(self, severity: str, subject: str, message: str, cure: str = "") -> None:
+        """Adds a finding."""
+        self.findings.append(Finding(severity=severity, subject=subject, message=message, cure=cure))
+
+    def check_schedule(self) -> None:
+        """Looks at the weights of every phase."""
+        try:
+            schedule, self.table = self.recipe.build_schedule(), self.recipe.compile_schedule()
+            self.findings += check_schedule(self.recipe, schedule, self.table)
+        except REFUSALS as error:
+            self.findings.append(refusal("schedule", error))
+
+    def check_parts(self) -> None:
+        """Looks at work source, packer and the plugins that the recipe names."""
+        recipe = self.recipe
+        parts = (("work_source", recipe.build_work_source), ("packing", recipe.build_packer_plan))
+        for subject, build in parts:
+            try:
+                build()
+            except REFUSALS as error:
+                self.findings.append(refusal(subject, error))
+        kinds = [("packers", recipe.packing.kind), ("work_sources", recipe.work_source.get("kind"))]
+        if isinstance(recipe.schedule, Mapping):
+            kinds.append(("schedules", recipe.schedule.get("kind")))
+        for role, kind in kinds:
+            try:
+                entry = plugins.lock_entry(role, str(kind))
+            except LookupError:  # said above, by what failed to build
+                continue
+            if entry:
+                message = f"{role} {kind!r} of {entry['distribution']} {entry['version']}, kept in the lock"
+                self.add(OK, "plugins", message)
+
+    def open_datasets(self, report: Report | None) -> None:
+        """Opens every dataset, each on its own."""
+        for index, dataset in enumerate(self.recipe.datasets):
+            reader, findings = open_dataset(dataset, base=self.recipe.base, cache=self.cache, report=report)
+            self.findings += findings
+            if reader is None:
+                continue
+            self.probes[index] = Probe(dataset, reader, self.recipe.seed)
+            count = int(reader.chunks().num_documents.sum())
+            if count < self.recipe.lanes:
+                message = f"{count} documents for {self.recipe.lanes} lanes: lanes read the same ones in turn"
+                cure = "give it a small weight, add documents, or use fewer lanes"
+                self.add(WARNING, f"dataset {dataset.name}", message, cure)
+
+    def check_disk(self) -> None:
+        """Looks whether the texts of compressed chunks fit the cache folder."""
+        spools = [p.reader for p in self.probes.values() if isinstance(p.reader, Spool)]
+        if not spools:
+            return
+        total, missing = _expanded_bytes(spools)
+        free = shutil.disk_usage(_existing(self.cache)).free
+        message = f"compressed chunks expand to about {format_bytes(total)} in {self.cache}; "
+        message += f"{format_bytes(missing)} are still to be written, {format_bytes(free)} are free"
+        if missing > free or total > SPOOL_BYTES:
+            cure = "set ZEPHON_CACHE to a larger disk; past spool_bytes, chunks are expanded again and again"
+            self.add(WARNING, "cache", message, cure)
+        else:
+            self.add(OK, "cache", message)
+
+    def load_tokenizer(self, backend: str) -> None:
+        """Loads the tokenizer, compared on texts of every dataset."""
+        for probe in self.probes.values():
+            probe.visit()
+        samples = [text for probe in self.probes.values() for text in probe.first_texts()]
+        try:
+            self.encoder, found = load_tokenizer(
+                self.recipe.tokenize, base=self.recipe.base, backend=backend, samples=samples
+            )
+        except REFUSALS as error:
+            self.findings.append(refusal("tokenizer", error))
+            return
+        self._say_tokenizer(self.encoder, found)
+
+    def _say_tokenizer(self, encoder: Encoder, found: TokenizerReport) -> None:
+        marks = [f"{n} {t!r} (id {i})" if t else f"no {n}" for n, t, i in (
+            ("BOS", found.bos_token, encoder.bos_id), ("EOS", found.eos_token, encoder.eos_id),
+        )]  # fmt: skip
+        message = f"{found.path}, {encoder.vocab_size:,} ids, {', '.join(marks)}\n{found.note}"
+        self.add(OK, "tokenizer", message)
+        if found.bos_token is None and found.eos_token is None:
+            message = "nothing marks where a document begins or ends; only segment ids and masked labels do"
+            self.add(WARNING, "tokenizer", message, "set eos = true in [tokenize]")
+        pad_id = self.recipe.packing.pad_id
+        if pad_id >= encoder.vocab_size:
+            message = f"pad_id = {pad_id} is no token id: the vocabulary has {encoder.vocab_size:,}"
+            self.add(ERROR, "packing", message, f"take a pad_id in [0, {encoder.vocab_size})")
+
+    def sample(self, probe_s: float, report: Report | None) -> None:
+        """Reads on in turns until the time is spent or the samples are full, then adds what was found."""
+        started = time.monotonic()
+        waiting = list(self.probes.values())
+        while waiting:
+            for probe in list(waiting):
+                if self.encoder is not None:
+                    probe.encode(self.encoder)
+                spent = time.monotonic() - started
+                if report is not None:
+                    report("sample", round(1000 * min(spent, probe_s)), round(1000 * probe_s))
+                if spent >= probe_s or not probe.visit():
+                    waiting.remove(probe)
+        for probe in self.probes.values():
+            self.findings += probe.findings()
+
+    def facts(self) -> tuple[DatasetFacts, ...]:
+        """Returns the facts of the datasets that are open, and warns of those that are repeated often."""
+        return tuple(self._facts_of(index, probe) for index, probe in self.probes.items())
+
+    def _facts_of(self, index: int, probe: Probe) -> DatasetFacts:
+        chunks, identity = probe.reader.chunks(), probe.reader.identity()
+        count = int(chunks.num_documents.sum())
+        mean = probe.tokens_per_document
+        per_1000 = None
+        if self.table is not None and mean:
+            most = max(shares[index] for shares in self.table.shares)
+            per_1000 = 1000 * self.recipe.tokens_per_step * most / PARTS / (mean * count)
+            self._warn_epochs(index, mean * count)
+        files = identity.get("files", [])
+        return DatasetFacts(
+            name=probe.dataset.name,
+            kind=str(identity.get("kind", "?")),
+            num_files=len(files),
+            num_bytes=sum(int(entry[1]) for entry in files),
+            num_chunks=len(chunks.num_documents),
+            num_documents=count,
+            sampled_chunks=probe.sampled_chunks,
+            sampled_documents=probe.sampled_documents,
+            tokens_per_document=mean,
+            share=None if self.table is None else self.table.at(0)[index] / PARTS,
+            epochs_per_1000_steps=per_1000,
+        )
+
+    def _warn_epochs(self, index: int, num_tokens: float) -> None:
+        assert self.table is not None
+        steps = self.recipe.total_steps or self.table.starts[-1] + WARN_STEPS
+        ends = [*self.table.starts[1:], steps]
+        parts = sum(
+            max(0, min(end, steps) - start) * shares[index]
+            for start, end, shares in zip(self.table.starts, ends, self.table.shares, strict=True)
+        )
+        epochs = self.recipe.tokens_per_step * parts / PARTS / num_tokens
+        if epochs > MANY_EPOCHS:
+            name = self.recipe.datasets[index].name
+            message = f"about {epochs:,.1f} epochs in {steps:,} steps: it has about {num_tokens:,.0f} tokens"
+            self.add(WARNING, f"dataset {name}", message, "give it less weight, or more data")
+
+    def memory(self, sizes: Sequence[int]) -> tuple[RankMemory, ...]:
+        """Returns the estimate for each size that divides the lanes."""
+        recipe = self.recipe
+        fitting = [size for size in sizes if recipe.lanes % size == 0]
+        drawn = len(recipe.datasets)
+        if self.table is not None:
+            drawn = sum(first is not None for first in self.table.first_active())
+        documents = sum(int(p.reader.chunks().num_documents.sum()) for p in self.probes.values())
+        found = []
+        for size in fitting:
+            streams = recipe.lanes // size * drawn
+            block = max(MIN_BLOCK_BYTES, min(MAX_BLOCK_BYTES, BUDGET_BYTES // (2 * streams)))
+            rows = recipe.global_batch_size // size
+            found.append(
+                RankMemory(
+                    dp_world_size=size,
+                    num_streams=streams,
+                    blocks_bytes=2 * streams * block,
+                    batches_bytes=PREFETCHED_BATCHES * 4 * 8 * rows * recipe.packing.seq_len,
+                    orders_bytes=ADDRESS_BYTES * min(documents, CACHED_DOCUMENTS * drawn),
+                    tokenizer_bytes=VOCABULARY_BYTES
+                    * (0 if self.encoder is None else self.encoder.vocab_size),
+                )
+            )
+        return tuple(found)
+
+
+def _expanded_bytes(spools: Iterable[Spool]) -> tuple[int, int]:
+    """Returns what all chunks take when expanded, and what those take that are not yet; about."""
+    total = missing = 0
+    for spool in spools:
+        chunks = spool.chunks()
+        sizes = (chunks.num_bytes + ADDRESS_BYTES * chunks.num_documents).tolist()
+        total += sum(sizes)
+        missing += sum(size for chunk, size in enumerate(sizes) if not spool.path(chunk).exists())
+    return total, missing
+
+
+def _existing(path: Path) -> Path:
+    path = path.absolute()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())

@@ -1,0 +1,135 @@
+"""What a launch check can say of a recipe without reading anything: lanes, ranks, batches, weights.
+
+Upstream: a recipe. Downstream: `check.py`, which adds what lies on disk. Pure functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from zephon.check_report import ERROR, OK, WARNING, Finding
+from zephon.recipe import Recipe
+from zephon.schedule import PARTS, Schedule, ScheduleTable
+
+NEAREST = 3
+"""How many numbers a cure lists."""
+
+
+def check_shape(recipe: Recipe, sizes: Sequence[int], micro_batch_size: int | None) -> Iterator[Finding]:
+    """Yields what there is to say of lanes, data-parallel sizes and micro-batches."""
+    lanes, rows = recipe.lanes, recipe.rows_per_step
+    if bad := [size for size in sizes if lanes % size]:
+        yield Finding(
+            severity=ERROR,
+            subject="lanes",
+            message=f"{lanes} lanes cannot be divided over {listed(bad)} data-parallel ranks",
+            cure=_cure_shape(recipe, sizes),
+        )
+    else:
+        message = f"{lanes} lanes, divided by every data-parallel size asked ({listed(sizes)}); "
+        message += f"R = {rows} row{'s' * (rows != 1)} of a lane in a step"
+        yield Finding(severity=OK, subject="lanes", message=message)
+    if rows == 1 and lanes > 1:
+        yield Finding(
+            severity=WARNING,
+            subject="lanes",
+            message=f"as many lanes as rows in a global batch ({lanes}): a later phase with another "
+            f"global batch must keep {lanes} lanes, so only multiples of {lanes} rows are open to it",
+            cure=_cure_fewer_lanes(recipe, sizes),
+        )
+    if micro_batch_size is not None:
+        yield from _check_micro_batches(recipe, sizes, micro_batch_size)
+
+
+def _check_micro_batches(recipe: Recipe, sizes: Sequence[int], micro_batch_size: int) -> Iterator[Finding]:
+    if type(micro_batch_size) is not int or micro_batch_size < 1:
+        raise ValueError(f"`micro_batch_size` must be a whole number >= 1, got {micro_batch_size!r}")
+    for size in sizes:
+        rows, rest = divmod(recipe.global_batch_size, size)
+        if not rest and rows % micro_batch_size:
+            yield Finding(
+                severity=ERROR,
+                subject="micro_batch_size",
+                message=f"{micro_batch_size} does not divide the {rows} rows that each of {size} ranks has",
+                cure=f"set one of {listed(_nearest(_divisors(rows), micro_batch_size))}",
+            )
+
+
+def check_schedule(recipe: Recipe, schedule: Schedule, table: ScheduleTable) -> Iterator[Finding]:
+    """Yields what there is to say of the weights of every phase."""
+    for name, step, weight in _rounded_away(schedule, table):
+        yield Finding(
+            severity=WARNING,
+            subject="schedule",
+            message=f"the share of {name!r} at step {step} rounds to zero: "
+            f"weight {weight!r} is too small beside the others (shares are parts of {PARTS:,})",
+            cure="give it more weight, or 0 to say that it is left out",
+        )
+    for name, first in zip(table.names, table.first_active(), strict=True):
+        if first is None:
+            yield Finding(
+                severity=WARNING,
+                subject="schedule",
+                message=f"dataset {name!r} is never drawn: its share is 0 at every step",
+                cure="give it a weight, or remove it from the recipe",
+            )
+    total = recipe.total_steps
+    if total is not None and table.starts[-1] >= total:
+        late = next(start for start in table.starts if start >= total)
+        yield Finding(
+            severity=WARNING,
+            subject="schedule",
+            message=f"the weights change at step {late}, but the run ends at total_steps = {total}",
+            cure="correct the steps or total_steps",
+        )
+    num = len(table.starts)
+    message = f"{num} phase{'s' * (num != 1)}, the last from step {table.starts[-1]} on"
+    yield Finding(severity=OK, subject="schedule", message=message)
+
+
+def _rounded_away(schedule: Schedule, table: ScheduleTable) -> Iterator[tuple[str, int, float]]:
+    """Yields (dataset, first step, weight) where a weight > 0 has a share of zero."""
+    seen: set[str] = set()
+    for start, shares in zip(table.starts, table.shares, strict=True):
+        weights = schedule.weights(start)
+        for name, share in zip(table.names, shares, strict=True):
+            if share == 0 and weights[name] > 0 and name not in seen:
+                seen.add(name)
+                yield name, start, weights[name]
+
+
+def _cure_shape(recipe: Recipe, sizes: Sequence[int]) -> str:
+    """Returns the nearest lane counts and global batches that fit every size."""
+    common = math.lcm(*sizes)
+    lanes = _nearest([d for d in _divisors(recipe.global_batch_size) if d % common == 0], recipe.lanes)
+    below = recipe.global_batch_size // common * common
+    batches = [batch for batch in (below, below + common, below + 2 * common) if batch][:2]
+    other = f"global_batch_size = {listed(batches, 'or')} with lanes = {common} or a multiple that divides it"
+    if lanes:
+        return f"set lanes = {listed(lanes, 'or')}; or {other}"
+    return f"no lane count fits {recipe.global_batch_size} rows and every size asked: set {other}"
+
+
+def _cure_fewer_lanes(recipe: Recipe, sizes: Sequence[int]) -> str:
+    common = math.lcm(*sizes)
+    fewer = [d for d in _divisors(recipe.global_batch_size) if d % common == 0 and d < recipe.lanes]
+    if not fewer:
+        return "none needed while the global batch stays a multiple of the lanes"
+    fits = listed(fewer[-NEAREST:], "or")
+    return f"none needed while it stays so; else set lanes = {fits}, which fit every size asked too"
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def _nearest(numbers: Sequence[int], wanted: int) -> list[int]:
+    return sorted(sorted(numbers, key=lambda n: (abs(n - wanted), n))[:NEAREST])
+
+
+def listed(numbers: Sequence[int], last: str = "") -> str:
+    """Returns `1, 2, 3`, or `1, 2 or 3` with `last`."""
+    texts = [str(number) for number in numbers]
+    return ", ".join(texts) if not last or len(texts) < 2 else f"{', '.join(texts[:-1])} {last} {texts[-1]}"

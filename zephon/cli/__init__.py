@@ -1,0 +1,146 @@
+"""The command line `zephon`: init, check, hash, show, bench, demo, and the commands of plugins.
+
+Upstream: the shell. Downstream: one module of this folder for each command. Exit codes are stable: 0 ok,
+1 check failed or digests differ, 2 wrong usage, 3 recipe refused, 4 data error, 5 state error, 6 worker
+error, 70 unexpected error, 130 Ctrl-C, 141 output closed. Errors go to stderr without a traceback
+(ZEPHON_TRACEBACK=1 shows it), and with --json as {"error": {"kind", "message", "exit_code"}} to stdout.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from zephon import plugins
+from zephon.cli.common import EXIT_TEXT, MEANING, Exit, error_json, report_error, write, write_json
+from zephon.lock import core_version
+
+INTERRUPT_S = 1.7
+"""After Ctrl-C, the time that is left to end in order; then the process ends with its children."""
+
+_log = logging.getLogger("zephon")
+
+
+class Commands(TyperGroup):
+    """The group of all commands, at which every error ends as a message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Returns what the command returns; raises `typer.Exit` with the code of whatever went wrong."""
+        as_json = "--json" in ctx.args
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, SystemExit):
+            raise
+        except BaseException as error:
+            if hasattr(error, "format_message"):  # wrong usage: typer draws it
+                if not as_json:
+                    raise
+                write_json(error_json(MEANING[Exit.USAGE], error.format_message(), Exit.USAGE))
+                raise typer.Exit(Exit.USAGE) from None
+            raise typer.Exit(report_error(error, as_json=as_json)) from None
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        write(f"{plugins.CORE} {core_version()}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Data for language models: the same batches on any number of GPUs, from a recipe.
+
+    RECIPE is a recipe.toml, a run folder that holds one, or module:function.
+    """
+
+
+def build_app() -> typer.Typer:
+    """Returns the application with the core's commands, then those of plugins that can be loaded."""
+    from zephon.cli.bench import bench
+    from zephon.cli.check import check
+    from zephon.cli.demo import demo
+    from zephon.cli.hash import hash_steps
+    from zephon.cli.init import init
+    from zephon.cli.show import show
+
+    app = typer.Typer(
+        cls=Commands,
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        epilog=EXIT_TEXT,
+    )
+    app.callback(epilog=EXIT_TEXT)(_root)
+    commands: dict[str, Callable[..., None]] = {
+        "init": init, "check": check, "hash": hash_steps, "show": show, "bench": bench, "demo": demo,
+    }  # fmt: skip
+    for name, command in commands.items():
+        app.command(name, epilog=EXIT_TEXT)(command)
+    for name, plugin in plugins.load_all("commands").items():
+        _mount(app, name, plugin, taken=name in commands)
+    return app
+
+
+def _mount(app: typer.Typer, name: str, plugin: Any, *, taken: bool) -> None:
+    """Adds a plugin's command: a Typer application, or a function with annotations."""
+    if taken or not callable(plugin):
+        why = "the core has a command of that name" if taken else f"it is a {type(plugin).__name__}"
+        _log.warning("plugin command %r is left out: %s", name, why)
+        return
+    trial = typer.Typer()
+    try:
+        for target in (trial, app):
+            if isinstance(plugin, typer.Typer):
+                target.add_typer(plugin, name=name)
+            else:
+                target.command(name)(plugin)
+            if target is trial:
+                typer.main.get_command(trial)
+    except Exception as error:  # whatever a plugin's signature makes typer raise
+        _log.warning("plugin command %r is left out: %s: %s", name, type(error).__name__, error)
+
+
+def main() -> None:
+    """Runs the command line of this process and exits."""
+    _watch_interrupts()
+    try:
+        build_app()(prog_name="zephon")
+    except KeyboardInterrupt as error:  # while the commands were imported
+        sys.exit(report_error(error, as_json="--json" in sys.argv))
+
+
+def _watch_interrupts() -> None:
+    """Makes Ctrl-C end the process in order where that is quick, and at any rate after INTERRUPT_S.
+
+    Python runs signal handlers in the main thread, which may be in a library for seconds; the wake-up
+    descriptor is written at once.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(
+        target=_end_after_interrupt, args=(reader,), name="zephon-interrupt", daemon=True
+    ).start()
+
+
+def _end_after_interrupt(reader: int) -> None:
+    while signal.SIGINT not in os.read(reader, 64):
+        pass
+    select.select([reader], [], [], INTERRUPT_S)  # a second Ctrl-C ends the wait
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(Exit.INTERRUPTED)

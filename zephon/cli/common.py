@@ -1,0 +1,262 @@
+"""What the commands share: options, the recipe they work on, exit codes, errors and output.
+
+Upstream: the shell. Downstream: the commands of this folder. Standard output carries results only, so it can
+be compared or parsed; progress and errors go to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+import traceback
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError, explain
+from zephon.opened import Opened, open_recipe
+from zephon.recipe import Recipe
+from zephon.toml import parse_setting
+
+RECIPE_FILE = "recipe.toml"
+PLAIN_WIDTH = 120
+"""Width of tables where standard output is no terminal."""
+DELAY_S = 2.0
+"""Work that takes longer shows its progress."""
+
+
+class Exit(IntEnum):
+    """The exit codes; scripts may rely on them."""
+
+    OK = 0
+    DIFFERENT = 1
+    USAGE = 2
+    RECIPE = 3
+    DATA = 4
+    STATE = 5
+    WORKER = 6
+    UNEXPECTED = 70
+    INTERRUPTED = 130
+    PIPE_CLOSED = 141
+
+
+EXIT_TEXT = (
+    "Exit codes: 0 ok; 1 check failed or digests differ; 2 wrong usage; 3 recipe refused; 4 data error; "
+    "5 state error; 6 worker error; 70 unexpected error; 130 interrupted."
+)
+MEANING = {
+    Exit.USAGE: "usage",
+    Exit.RECIPE: "recipe",
+    Exit.DATA: "data",
+    Exit.STATE: "state",
+    Exit.WORKER: "worker",
+    Exit.UNEXPECTED: "unexpected",
+    Exit.INTERRUPTED: "interrupted",
+}
+BY_CLASS: Sequence[tuple[type[BaseException] | tuple[type[BaseException], ...], Exit]] = (
+    (KeyboardInterrupt, Exit.INTERRUPTED),
+    (StateError, Exit.STATE),
+    (WorkerError, Exit.WORKER),
+    ((DataError, OSError), Exit.DATA),
+    ((CheckError, PluginError, ValueError, TypeError, LookupError), Exit.RECIPE),
+)
+
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(metavar="RECIPE", help="A recipe.toml, a run folder that holds one, or module:function."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Put a value over the recipe's: datasets.web.path=data/web"
+    ),
+]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option("--cache", help="Folder for indexes and expanded chunks.", show_default="$ZEPHON_CACHE"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]
+BackendOption = Annotated[
+    str, typer.Option("--backend", help="auto, tokenizers or fastokens; the ids are the same.")
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Workers; default the cores, at most 4.")
+]
+ExecutorOption = Annotated[str, typer.Option("--executor", help="inline, threads, processes, or a plugin's.")]
+PrefetchOption = Annotated[int, typer.Option("--prefetch", min=0, help="Batches made ahead.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What the options shared by all commands say: the recipe and how to open it."""
+
+    recipe: str
+    settings: Sequence[str] | None
+    cache: Path | None
+    backend: str
+
+    def load(self) -> Recipe:
+        """Returns the recipe, with the settings over it."""
+        path = Path(self.recipe)
+        if path.is_dir():
+            path = path / RECIPE_FILE
+        elif ":" in self.recipe and not path.exists():
+            sys.path.insert(0, os.getcwd())  # a script's own folder is on the path, the caller's is not
+        try:
+            return Recipe.from_toml(path, settings=dict(map(parse_setting, self.settings or ())))
+        except (ImportError, AttributeError) as error:
+            raise CheckError(
+                explain(
+                    f"recipe {self.recipe!r} cannot be imported",
+                    got=f"{type(error).__name__}: {error}",
+                    rule="module:function names a function without arguments that returns a zephon.Recipe",
+                    cure="correct the name, or run in the folder of the module",
+                )
+            ) from error
+
+    def open(self, progress: LateProgress) -> Opened:
+        """Returns the opened recipe."""
+        return open_recipe(self.load(), cache=self.cache, backend=self.backend, report=progress)
+
+
+class LateProgress:
+    """Progress on standard error, shown once the work has taken two seconds, and only on a terminal."""
+
+    def __init__(self, *, delay_s: float = DELAY_S) -> None:
+        self._delay_s = delay_s
+        self._started = time.monotonic()
+        self._progress: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Shows that `done` of `total` is done; the `Report` of `open_recipe` and `check_recipe`."""
+        if self._progress is None:
+            if time.monotonic() - self._started < self._delay_s:
+                return
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+            console = Console(stderr=True)
+            self._progress = Progress(
+                *columns, console=console, transient=True, disable=not console.is_terminal
+            )
+            self._progress.start()
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(what, total=total)
+        self._progress.update(self._tasks[what], completed=done, total=total)
+
+    def __enter__(self) -> LateProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def write(text: str) -> None:
+    """Writes a line to standard output, at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def write_json(value: object) -> None:
+    """Writes JSON to standard output."""
+    write(json.dumps(value, indent=1))
+
+
+def write_table(table: Table) -> None:
+    """Draws a table on standard output."""
+    console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(highlight=False, width=PLAIN_WIDTH)
+    console.print(table)
+
+
+def new_table(*headers: str, title: str = "") -> Table:
+    """Returns an empty table; numbers go to the right where the header begins with `#`."""
+    table = Table(title=Text(title) if title else None, title_justify="left", box=None, pad_edge=False)
+    for header in headers:
+        right = header.startswith("#")
+        table.add_column(
+            Text(header.removeprefix("#")),
+            justify="right" if right else "left",
+            overflow="fold",
+            no_wrap=right,
+        )
+    return table
+
+
+def add_row(table: Table, *cells: object) -> None:
+    """Adds a row; nothing in it is taken for markup."""
+    table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells))
+
+
+def visible(text: str) -> str:
+    r"""Returns `text` with what does not print, or moves the print, as escapes such as `\n`."""
+    return "".join(char.encode("unicode_escape").decode() if _moves(char) else char for char in text)
+
+
+def _moves(char: str) -> bool:
+    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def cut(text: str, width: int) -> str:
+    """Returns `text` made visible and cut to `width` characters; three dots stand for what is missing."""
+    shown = visible(text[: width + 1])
+    return shown if len(shown) <= width and len(text) <= width else shown[: max(0, width - 3)] + "..."
+
+
+def parse_range(text: str, *, option: str, first: int = 0) -> range:
+    """Returns the half-open range of `A:B`, or of `B` alone, counted from `first`; as steps from 0."""
+    found = re.fullmatch(r"(?:(\d+):)?(\d+)", text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{option} takes A:B, half-open, or B alone; got {text!r}")
+    start = first if found[1] is None else int(found[1])
+    end = int(found[2])
+    if not first <= start < end:
+        raise typer.BadParameter(f"{option} takes {first} <= A < B, got {text!r}")
+    return range(start - first, end - first)
+
+
+def exit_code(error: BaseException) -> Exit:
+    """Returns the exit code of an error."""
+    return next((code for classes, code in BY_CLASS if isinstance(error, classes)), Exit.UNEXPECTED)
+
+
+def report_error(error: BaseException, *, as_json: bool) -> Exit:
+    """Writes an error with its exit code and returns the code; says nothing where output was closed."""
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.PIPE_CLOSED
+    code = exit_code(error)
+    message = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+    if code is Exit.UNEXPECTED or not message:
+        message = f"{type(error).__name__}: {message}"
+    if isinstance(error, KeyError) and not isinstance(error, PluginError):
+        message = f"KeyError: {message}"
+    if os.environ.get("ZEPHON_TRACEBACK") == "1":
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    if as_json:
+        write_json(error_json(MEANING[code], message, code))
+    else:
+        hint = "" if code is Exit.INTERRUPTED else "; ZEPHON_TRACEBACK=1 shows where it was raised"
+        sys.stderr.write(f"{message}\n  exit: {int(code)}, {MEANING[code]} error{hint}\n")
+    return code
+
+
+def error_json(kind: str, message: str, code: int) -> Mapping[str, Any]:
+    """Returns an error as JSON data."""
+    return {"error": {"kind": kind, "message": message, "exit_code": int(code)}}

@@ -1,0 +1,211 @@
+"""What lies in folders and files of data: datasets, their kind, their text column, a tokenizer near them.
+
+Upstream: the paths that a user gives to `zephon init`. Downstream: `init.py`, which writes them down.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zephon.errors import DataError, explain
+from zephon.paths import DataFile, list_files
+from zephon.readers import SUFFIXES
+from zephon.tokenizer_file import FILE_NAME
+
+TEXT_NAMES = ("text", "content", "body", "document")
+SAMPLE_RECORDS = 200
+SAMPLE_LINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDataset:
+    """A dataset for the recipe."""
+
+    name: str
+    kind: str
+    paths: tuple[str, ...]
+    """Absolute entries: a folder, a file or patterns."""
+    num_files: int
+    num_bytes: int
+    text: str
+    why: str
+    """Why this is the text column, in a few words."""
+
+
+def find_datasets(paths: Sequence[Path]) -> list[FoundDataset]:
+    """Returns the datasets of the paths, in order: one for each path and kind of file.
+
+    A folder without data files of its own gives one dataset for each of its folders instead.
+    """
+    found: list[FoundDataset] = []
+    for path in (part for given in paths for part in _parts(Path(os.path.abspath(given)))):
+        files = list_files([str(path)], path.parent)
+        kinds = sorted({kind for file in files if (kind := _kind(file))})
+        if not kinds:
+            raise _no_data(path, files)
+        for kind in kinds:
+            name = _unique(
+                _identifier(path if len(kinds) == 1 else path.with_name(f"{path.name}_{kind}")), found
+            )
+            found.append(_describe(name, kind, path, files))
+    return found
+
+
+def _parts(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    entries = sorted(p for p in path.iterdir() if not p.name.startswith((".", "_")))
+    if any(p.is_file() and p.suffix.lower() in SUFFIXES for p in entries):
+        return [path]
+    folders = (
+        [p for p in entries if p.is_dir() and any(map(_kind, list_files([str(p)], path)))] if entries else []
+    )
+    return folders if len(folders) > 1 else [path]
+
+
+def _kind(file: DataFile) -> str:
+    return SUFFIXES.get(os.path.splitext(file.name)[1].lower(), "")
+
+
+def _describe(name: str, kind: str, path: Path, files: Sequence[DataFile]) -> FoundDataset:
+    mine = [file for file in files if _kind(file) == kind]
+    text, why = find_text(mine, kind)
+    return FoundDataset(
+        name=name,
+        kind=kind,
+        paths=_entries(path, files, mine),
+        num_files=len(mine),
+        num_bytes=sum(file.size_bytes for file in mine),
+        text=text,
+        why=why,
+    )
+
+
+def _entries(path: Path, files: Sequence[DataFile], mine: Sequence[DataFile]) -> tuple[str, ...]:
+    """Returns the path itself where all its files are of one kind, else patterns for those that are."""
+    if len(mine) == len(files):
+        return (str(path),)
+    suffixes = sorted({os.path.splitext(file.name)[1] for file in mine})
+    return tuple(f"{glob.escape(str(path))}/**/*{suffix}" for suffix in suffixes)
+
+
+def _identifier(path: Path) -> str:
+    """Returns the folder's name or the file's stem as letters, digits and underscores."""
+    stem = path.name if path.is_dir() or path.suffix.lower() not in SUFFIXES else path.stem
+    name = re.sub(r"[^A-Za-z0-9]+", "_", stem).strip("_") or "data"
+    return f"d_{name}" if name[0].isdigit() else name
+
+
+def _unique(name: str, found: Sequence[FoundDataset]) -> str:
+    taken = {dataset.name for dataset in found}
+    numbered = (f"{name}_{number}" for number in range(2, len(taken) + 3))
+    return name if name not in taken else next(other for other in numbered if other not in taken)
+
+
+def find_text(files: Sequence[DataFile], kind: str) -> tuple[str, str]:
+    """Returns (column, why) of the text: one with a usual name, else the one with the longest strings."""
+    file = next((file for file in files if file.size_bytes), files[0])
+    sample = _sample_parquet(file) if kind == "parquet" else _sample_jsonl(file)
+    lengths: dict[str, list[int]] = {}
+    columns: dict[str, None] = {}
+    num_records = 0
+    for record in sample:
+        num_records += 1
+        columns |= dict.fromkeys(record)
+        for name, value in record.items():
+            if isinstance(value, str):
+                lengths.setdefault(name, []).append(len(value))
+    usual = next((name for name in TEXT_NAMES if name in lengths), None)
+    if usual is not None:
+        return usual, f"a column of strings named {usual!r}"
+    if not lengths:
+        raise _no_text(file, list(columns), num_records)
+    means = {name: sum(sizes) / num_records for name, sizes in lengths.items()}
+    longest = max(means, key=lambda name: means[name])
+    shown = json.dumps(longest)
+    return (
+        longest,
+        f"{shown} has the longest strings, {means[longest]:.0f} characters in {num_records} records",
+    )
+
+
+def _sample_jsonl(file: DataFile) -> Iterator[dict[str, Any]]:
+    with open(file.path, "rb") as stream:
+        for _ in range(SAMPLE_RECORDS):
+            line = stream.readline(SAMPLE_LINE_BYTES)
+            if not line:
+                return
+            try:
+                record = json.loads(line)
+            except ValueError:  # a fault, or a line that is longer than the sample takes: check says which
+                continue
+            if isinstance(record, dict):
+                yield record
+
+
+def _sample_parquet(file: DataFile) -> Iterator[dict[str, Any]]:
+    try:
+        with pq.ParquetFile(file.path) as source:
+            names = [field.name for field in source.schema_arrow if _is_string(field.type)]
+            batches = source.iter_batches(batch_size=SAMPLE_RECORDS, columns=names)
+            for batch in islice(batches, 1):
+                yield from batch.to_pylist()
+            if not names:
+                yield dict.fromkeys(source.schema_arrow.names)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            explain(
+                f"{file.path} cannot be read as Parquet",
+                got=(str(error).splitlines() or ["?"])[0][:200],
+                rule="a Parquet file is complete: its footer lies at its end",
+                cure="write or download the file again, or leave it out",
+            )
+        ) from error
+
+
+def _is_string(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return kind in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def _no_text(file: DataFile, columns: Sequence[str], num_records: int) -> DataError:
+    return DataError(
+        explain(
+            f"{file.path} has no column of strings",
+            got=f"the columns {', '.join(columns) or 'none'} in {num_records} records",
+            rule="a document's text is a string in one column",
+            cure="write the recipe by hand and name the column in `text`, or convert the file",
+        )
+    )
+
+
+def _no_data(path: Path, files: Sequence[DataFile]) -> DataError:
+    suffixes = sorted({os.path.splitext(file.name)[1] or "no suffix" for file in files})
+    return DataError(
+        explain(
+            f"{path} holds no data that can be read",
+            got=f"{len(files)} file{'s' * (len(files) != 1)}: {', '.join(suffixes[:8])}",
+            rule=f"data is in files that end in {', '.join(SUFFIXES)}",
+            cure="give another path, or convert the files",
+        )
+    )
+
+
+def find_tokenizer(paths: Sequence[Path], out: Path) -> Path | None:
+    """Returns the first tokenizer.json in or beside the paths, or beside the recipe."""
+    folders = [folder for path in paths for folder in (path, path.absolute().parent)] + [
+        out.absolute().parent
+    ]
+    return next((Path(os.path.abspath(f / FILE_NAME)) for f in folders if (f / FILE_NAME).is_file()), None)

@@ -1,0 +1,156 @@
+"""`zephon init`: a first recipe for data that lies in files.
+
+Upstream: `discover.py`, which says what lies there. Downstream: the recipe that all other commands read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zephon.cli.common import JsonOption, write, write_json
+from zephon.cli.discover import FoundDataset, find_datasets, find_tokenizer
+from zephon.errors import CheckError, DataError, explain
+from zephon.recipe import Recipe
+from zephon.runfolder import write_atomically
+from zephon.tokenizer_file import find_tokenizer_file, read_tokenizer_file
+
+SEQ_LEN = 2048
+GLOBAL_BATCH_SIZE = 32
+WEIGHTS_SUM = 100
+PLACEHOLDER = "PATH/OF/YOUR/tokenizer.json"
+
+
+def init(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Folders or files of data.")],
+    out: Annotated[Path, typer.Option("--out", help="The recipe to write.")] = Path("recipe.toml"),
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", help="A tokenizer.json or its folder; else looked for near the data."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a recipe that is there.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a first recipe for a folder of data, with comments that explain every line.
+
+    One dataset for each PATH; a folder that holds only folders with data gives one for each of these.
+    Weights are in proportion to the size of the files.
+    """
+    if out.exists() and not force:
+        raise CheckError(
+            explain(
+                f"recipe {str(out)!r} is there already",
+                got=f"a file of {out.stat().st_size} bytes",
+                rule="init does not overwrite a recipe",
+                cure="give another name with --out, or --force",
+            )
+        )
+    datasets = find_datasets(paths)
+    found = (
+        find_tokenizer(paths, out) if tokenizer is None else find_tokenizer_file(str(tokenizer), Path.cwd())
+    )
+    write_atomically(out, recipe_text(datasets, found, out))
+    Recipe.from_toml(out)
+    _say(datasets, found, out, as_json=as_json)
+
+
+def recipe_text(datasets: Sequence[FoundDataset], tokenizer: Path | None, out: Path) -> str:
+    """Returns the recipe as TOML with comments."""
+    base = out.resolve().parent
+    total = sum(dataset.num_bytes for dataset in datasets)
+    weights = [max(1, round(WEIGHTS_SUM * dataset.num_bytes / max(1, total))) for dataset in datasets]
+    width = max(len(dataset.name) for dataset in datasets)
+    lines = [
+        "# A recipe for zephon: everything that decides what a model reads. The same recipe gives the same",
+        "# batches on any number of GPUs. Relative paths start at the folder of this file.",
+        "",
+        "seed = 0                 # another seed gives another order of the documents",
+        f"global_batch_size = {GLOBAL_BATCH_SIZE}   # rows of one optimizer step, over all GPUs",
+        "# lanes = 32             # logical streams, by default as many as rows; the number of data-parallel",
+        "#                        # ranks must divide them, now and after any restart",
+        "# total_steps = 1000     # length of the run, where a schedule needs to know it",
+        "",
+        "[tokenize]",
+        *_tokenizer_lines(tokenizer, base),
+        "",
+        "[packing]",
+        f"seq_len = {SEQ_LEN}           # tokens of a row",
+        'kind = "wrap"            # full rows, documents go on in the next; "best_fit": whole documents',
+        "",
+        "[schedule]",
+        'kind = "constant"        # the same weights at every step; "stages" changes them at given steps',
+        "",
+        f"[schedule.weights]       # shares of tokens, as the sizes of the files ({total:,} bytes)",
+        *(
+            f"{d.name:{width}} = {w:<3}  # {d.num_bytes:,} bytes"
+            for d, w in zip(datasets, weights, strict=True)
+        ),
+    ]
+    for dataset in datasets:
+        lines += ["", *_dataset_lines(dataset, base)]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _tokenizer_lines(tokenizer: Path | None, base: Path) -> list[str]:
+    if tokenizer is None:
+        return [
+            "# No tokenizer.json lay near the data: write the path of yours, or of the folder that holds it.",
+            f"tokenizer = {_string(PLACEHOLDER)}",
+            "eos = true               # end every document with the tokenizer's own EOS token",
+        ]
+    try:
+        eos = read_tokenizer_file(tokenizer, bos=False, eos=True, parse_special=False).eos_token
+    except (ValueError, DataError):
+        eos = None
+    if eos is None:
+        end = 'eos = false              # no EOS token found; name one of its special tokens: eos = "..."'
+    else:
+        end = f"eos = true               # end every document with the EOS token, {json.dumps(eos)}"
+    return [
+        f"tokenizer = {_string(_relative(str(tokenizer), base))}",
+        end,
+        "bos = false              # true: begin every document with the BOS token",
+    ]
+
+
+def _dataset_lines(dataset: FoundDataset, base: Path) -> list[str]:
+    paths = [_relative(path, base) for path in dataset.paths]
+    path = _string(paths[0]) if len(paths) == 1 else "[" + ", ".join(map(_string, paths)) + "]"
+    return [
+        "[[datasets]]",
+        f"name = {_string(dataset.name)}",
+        f"path = {path}   # {dataset.num_files:,} {dataset.kind} file{'s' * (dataset.num_files != 1)}",
+        f"text = {_string(dataset.text)}   # {dataset.why}",
+        '# on_error = "skip"      # count records that cannot be used and go on, instead of stopping',
+    ]
+
+
+def _relative(path: str, base: Path) -> str:
+    return Path(os.path.relpath(path, base)).as_posix()
+
+
+def _string(text: str) -> str:
+    """Returns `text` as a TOML string."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _say(datasets: Sequence[FoundDataset], tokenizer: Path | None, out: Path, *, as_json: bool) -> None:
+    following = f"zephon check {shlex.quote(str(out))}"
+    if as_json:
+        entries = [asdict(dataset) for dataset in datasets]
+        path = None if tokenizer is None else str(tokenizer)
+        write_json({"recipe": str(out), "datasets": entries, "tokenizer": path, "next": following})
+        return
+    for dataset in datasets:
+        files = f"{dataset.num_files:,} {dataset.kind} file{'s' * (dataset.num_files != 1)}"
+        write(f"dataset {dataset.name}: {files}, {dataset.num_bytes:,} bytes")
+        write(f"  text in {dataset.text!r}: {dataset.why}")
+    write(f"tokenizer: {tokenizer or 'none found: write its path into the recipe'}")
+    write(f"wrote {out}; next:\n  {following}")

@@ -1,0 +1,184 @@
+"""`zephon show`: the rows of one step as people read them, piece by piece.
+
+Upstream: the shell. Downstream: `zephon.loader`, whose batches name every piece by its address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from zephon.batch import Batch
+from zephon.cli.common import (
+    BackendOption,
+    CacheOption,
+    JsonOption,
+    LateProgress,
+    RecipeArgument,
+    SetOption,
+    Source,
+    add_row,
+    cut,
+    new_table,
+    visible,
+    write,
+    write_json,
+    write_table,
+)
+from zephon.loader import Loader
+from zephon.opened import Opened
+from zephon.options import LoaderOptions
+from zephon.options import LoaderOptions
+from zephon.schedule import PARTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPiece:
+    """One piece of a row: where it comes from and what it says."""
+
+    dataset: str
+    file: str
+    record: int
+    """Number of the record in its file, from 0."""
+    position: int
+    """Place of the document in the lane's order of its dataset."""
+    offset: int
+    """Tokens of the document before this piece."""
+    begin: int
+    """First token of the piece in the row; it ends before `begin + num_tokens`."""
+    num_tokens: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRow:
+    """One packed training sequence."""
+
+    lane: int
+    row: int
+    """Number of the row in its lane."""
+    pieces: tuple[ShownPiece, ...]
+    padding_tokens: int
+
+
+def show(
+    recipe: RecipeArgument,
+    step: Annotated[int, typer.Option("--step", min=0, help="The step, from 0.")] = 0,
+    trainer_step: Annotated[
+        int | None, typer.Option("--trainer-step", min=1, help="The step as TorchTitan logs it, from 1.")
+    ] = None,
+    lane: Annotated[int | None, typer.Option("--lane", min=0, help="Only this lane.")] = None,
+    width: Annotated[int, typer.Option("--width", min=8, help="Characters of text shown of a piece.")] = 72,
+    settings: SetOption = None,
+    cache: CacheOption = None,
+    backend: BackendOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the rows of one step hold: dataset, file, record, tokens and text of every piece.
+
+    Every step from 0 on is made to get there. --json prints all of it, with the whole text.
+    """
+    chosen = step if trainer_step is None else trainer_step - 1
+    source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
+    with LateProgress() as progress, closing(source.open(progress)) as opened:
+        batch = batch_of_step(opened, chosen, lane, progress)
+        rows = list(describe_rows(opened, batch))
+        shares = shares_of_step(opened, batch)
+    if as_json:
+        write_json(_to_json(chosen, shares, rows))
+    else:
+        draw(chosen, shares, rows, width)
+
+
+def batch_of_step(opened: Opened, step: int, lane: int | None, progress: LateProgress) -> Batch:
+    """Returns the rows of one step, of all lanes or of one, as one batch."""
+    lanes = opened.recipe.lanes
+    if lane is not None and lane >= lanes:
+        raise typer.BadParameter(f"--lane must be in [0, {lanes}), got {lane}")
+    alone = LoaderOptions() if lane is None else LoaderOptions(dp_rank=lane, dp_world_size=lanes)
+    with Loader(opened, alone) as loader:
+        for batch in loader:
+            progress("steps", batch.step + 1, step + 1)
+            if batch.step == step:
+                return batch
+    raise AssertionError("a loader goes on for ever")
+
+
+def describe_rows(opened: Opened, batch: Batch) -> Iterator[ShownRow]:
+    """Yields the rows of a batch in (lane, row) order."""
+    for index in np.lexsort((batch.rows, batch.lanes)).tolist():
+        pieces = tuple(_pieces_of(opened, batch, index))
+        filled = sum(piece.num_tokens for piece in pieces)
+        yield ShownRow(
+            lane=int(batch.lanes[index]),
+            row=int(batch.rows[index]),
+            pieces=pieces,
+            padding_tokens=batch.inputs.shape[1] - filled,
+        )
+
+
+def _pieces_of(opened: Opened, batch: Batch, index: int) -> Iterator[ShownPiece]:
+    columns, lane, begin = batch.pieces, int(batch.lanes[index]), 0
+    for at in np.flatnonzero(columns.row == index).tolist():
+        dataset, position, length = (int(c[at]) for c in (columns.dataset, columns.position, columns.length))
+        address = opened.orders[dataset].locate_at(lane, np.array([position], dtype=np.int64))
+        file, record = opened.readers[dataset].where(int(address.chunk[0]), int(address.record[0]))
+        yield ShownPiece(
+            dataset=batch.datasets[dataset],
+            file=file,
+            record=record,
+            position=position,
+            offset=int(columns.offset[at]),
+            begin=begin,
+            num_tokens=length,
+            text=opened.encoder.decode(batch.inputs[index, begin : begin + length]),
+        )
+        begin += length
+
+
+def shares_of_step(opened: Opened, batch: Batch) -> dict[str, dict[str, float | int]]:
+    """Returns, for each dataset, tokens drawn and the share planned and realised in the rows of the batch."""
+    drawn = {name: int(column.sum()) for name, column in batch.tokens_by_dataset.items()}
+    total = max(1, sum(drawn.values()))
+    planned = dict(zip(batch.datasets, opened.table.at(batch.step), strict=True))
+    return {
+        name: {"tokens": tokens, "planned": planned[name] / PARTS, "realised": tokens / total}
+        for name, tokens in drawn.items()
+    }
+
+
+def _to_json(step: int, shares: dict[str, dict[str, float | int]], rows: list[ShownRow]) -> dict[str, Any]:
+    return {"step": step, "trainer_step": step + 1, "datasets": shares, "rows": [asdict(row) for row in rows]}
+
+
+def draw(step: int, shares: dict[str, dict[str, float | int]], rows: list[ShownRow], width: int) -> None:
+    """Draws shares and rows."""
+    write(f"step {step} (a trainer that counts from 1 logs it as {step + 1}): {len(rows)} rows\n")
+    table = new_table("dataset", "#tokens", "#planned", "#realised")
+    for name, share in shares.items():
+        add_row(table, name, f"{share['tokens']:,}", f"{share['planned']:.2%}", f"{share['realised']:.2%}")
+    write_table(table)
+    for row in rows:
+        _draw_row(row, width)
+
+
+def _draw_row(row: ShownRow, width: int) -> None:
+    """Writes a row as plain lines, which are never wrapped."""
+    write(
+        f"\nlane {row.lane}, row {row.row}: {len(row.pieces)} pieces, {row.padding_tokens} tokens of padding"
+    )
+    for piece in row.pieces:
+        rest = f", {piece.offset} tokens in" if piece.offset else ""
+        write(
+            f"  [{piece.begin}, {piece.begin + piece.num_tokens})  {visible(piece.dataset)}  "
+            f"{visible(piece.file)} record {piece.record}  position {piece.position}{rest}"
+        )
+        write(f"    {cut(piece.text, width)}")
+    if row.padding_tokens:
+        end = sum(piece.num_tokens for piece in row.pieces)
+        write(f"  [{end}, {end + row.padding_tokens})  padding")

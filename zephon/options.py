@@ -1,0 +1,106 @@
+"""How one rank runs its loader: ranks, batch size, workers. Nothing here changes a row.
+
+Upstream: keywords of the user. Downstream: `loader.py` and `opened.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypedDict
+
+from zephon.opened import SPOOL_BYTES
+from zephon.schedule import ScheduleUpdates
+
+BUDGET_BYTES = 512 << 20
+OPERATORS = ("tokenize",)
+
+
+class LoaderKeywords(TypedDict, total=False):
+    """The keywords of `Recipe.loader` and `Pipeline.loader`; none of them changes a row."""
+
+    dp_rank: int
+    dp_world_size: int
+    micro_batch_size: int | None
+    workers: int | Mapping[str, int] | None
+    executor: str
+    prefetch: int
+    pin_memory: bool
+    backend: str
+    run_folder: str | os.PathLike[str] | None
+    updates: ScheduleUpdates | None
+    cache: str | os.PathLike[str] | None
+    spool_bytes: int
+    read_ahead_bytes: int
+    worker_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """How one rank runs; nothing here changes a row."""
+
+    dp_rank: int = 0
+    """This rank among the data-parallel ranks, in [0, dp_world_size)."""
+    dp_world_size: int = 1
+    """Data-parallel ranks; must divide the lanes."""
+    micro_batch_size: int | None = None
+    """Rows of a batch; must divide the rank's rows of a step. None: all of them."""
+    workers: int | Mapping[str, int] | None = None
+    """Workers, or {"tokenize": n}; None: the cores, at most 4."""
+    executor: str = "threads"
+    """inline, threads, processes, or a plugin's."""
+    prefetch: int = 0
+    """Batches made ahead by one thread; 0: made when asked for, which costs about 30 us a row."""
+    pin_memory: bool = False
+    """Whether batches lie in page-locked memory; needs torch with a GPU."""
+    run_folder: str | os.PathLike[str] | None = None
+    """Where row digests are logged (`batches/rank_*.jsonl`), with recipe and lock."""
+    updates: ScheduleUpdates | None = None
+    """Schedule updates that reach the running loader."""
+    backend: str = "auto"
+    """What encodes: auto, fastokens or tokenizers; they give the same ids."""
+    cache: str | os.PathLike[str] | None = None
+    """The folder of indexes and spool; None: $ZEPHON_CACHE, or the user's cache folder."""
+    spool_bytes: int = SPOOL_BYTES
+    """Bound on the spool folder."""
+    read_ahead_bytes: int = BUDGET_BYTES
+    """Bound on the blocks in memory, as long as it leaves 64 KiB for each of a stream's two."""
+    worker_timeout_s: float = 600.0
+    """How long a block may take before the run stops."""
+
+    @property
+    def num_workers(self) -> int:
+        """Returns the number of workers."""
+        if self.workers is None:
+            return max(1, min(4, len(os.sched_getaffinity(0))))
+        if isinstance(self.workers, Mapping):
+            return int(self.workers.get("tokenize", 1))
+        return self.workers
+
+    def check(self, lanes: int, rows_per_step: int) -> None:
+        """Refuses what does not fit the recipe's lanes, naming the numbers."""
+        world = self.dp_world_size
+        if type(world) is not int or world < 1:
+            raise ValueError(f"`dp_world_size` must be a whole number >= 1, got {world!r}")
+        if type(self.dp_rank) is not int or not 0 <= self.dp_rank < world:
+            raise ValueError(f"`dp_rank` must be in [0, {world}), got {self.dp_rank!r}")
+        if lanes % world:
+            raise ValueError(
+                f"`dp_world_size` must divide the lanes, got {world} ranks for {lanes} lanes; "
+                f"a lane count that {world} divides, such as {-(-lanes // world) * world}, would fit"
+            )
+        rows = rows_per_step * lanes // world
+        size = rows if self.micro_batch_size is None else self.micro_batch_size
+        if type(size) is not int or size < 1 or rows % size:
+            raise ValueError(
+                f"`micro_batch_size` must divide the rank's {rows} rows a step, got {self.micro_batch_size!r}"
+            )
+        if isinstance(self.workers, Mapping) and (unknown := sorted(set(self.workers) - set(OPERATORS))):
+            raise ValueError(f"`workers` names operators, {', '.join(OPERATORS)}, got {unknown[0]!r}")
+        for name in ("num_workers", "prefetch"):
+            value, least = getattr(self, name), int(name == "num_workers")
+            if type(value) is not int or value < least:
+                raise ValueError(
+                    f"`{name.removeprefix('num_')}` must be a whole number >= {least}, got {value!r}"
+                )

@@ -1,0 +1,172 @@
+"""A look into one dataset before a run: opened, sampled at pseudo-random places, its faults as findings.
+
+Upstream: readers. Downstream: `check.py`. The places are keyed by the seed, so two checks of one recipe look
+at the same documents; how many of them depends on the time allowed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon.bits import bits, key, permutation
+from zephon.check_report import ERROR, OK, WARNING, Finding
+from zephon.dataset import Dataset
+from zephon.errors import DataError, Fault
+from zephon.opened import SPOOL_BYTES, Report
+from zephon.readers import RandomReader, open_reader
+from zephon.tokenizer import Encoder
+
+SAMPLE_DOCUMENTS = 512
+"""Documents sampled of a dataset at most."""
+VISIT_DOCUMENTS = 16
+VISIT_BYTES = 4 << 20
+"""What one visit reads of a chunk at most; a dataset with few chunks is read more of at each."""
+FIRST_TEXTS_BYTES = 64 << 10
+CURE_FAULT = 'mend the records, or set on_error = "skip" for this dataset to count them and go on'
+
+Places = tuple[int, int]
+
+
+def open_dataset(
+    dataset: Dataset, *, base: Path, cache: Path, report: Report | None
+) -> tuple[RandomReader | None, list[Finding]]:
+    """Returns the opened dataset, or None and the finding that says why not."""
+    try:
+        return open_reader(dataset, base=base, cache=cache, spool_bytes=SPOOL_BYTES, report=report), []
+    except (DataError, OSError, ValueError, TypeError, LookupError) as error:
+        return None, [refusal(f"dataset {dataset.name}", error)]
+
+
+def refusal(subject: str, error: Exception) -> Finding:
+    """Returns the finding of an error; the cure of its message becomes the finding's."""
+    message, _, cure = str(error).partition("\n  cure: ")
+    return Finding(severity=ERROR, subject=subject, message=message or type(error).__name__, cure=cure)
+
+
+class Probe:
+    """Samples one opened dataset, visit by visit."""
+
+    def __init__(self, dataset: Dataset, reader: RandomReader, seed: int) -> None:
+        self.dataset, self.reader = dataset, reader
+        counts = reader.chunks().num_documents
+        self._counts = counts
+        self._seed = seed
+        self._order = permutation(key("check chunks", seed, dataset.name), 0, len(counts))
+        self._visit_documents = max(VISIT_DOCUMENTS, -(-SAMPLE_DOCUMENTS // len(counts)))
+        self.sampled_chunks = self.sampled_documents = 0
+        self.num_tokens = self.num_encoded = 0
+        self._num_empty = self._num_replaced = 0
+        self._faults: list[tuple[Places, Fault]] = []
+        self._error: Exception | None = None
+        self._texts: list[str] = []
+
+    def visit(self) -> bool:
+        """Reads the next places; returns whether there are more to read."""
+        if self._error is not None or self.sampled_documents >= SAMPLE_DOCUMENTS:
+            return False
+        if self.sampled_chunks == len(self._order):
+            return False
+        chunk = int(self._order[self.sampled_chunks])
+        record = self._places(chunk)
+        try:
+            found = self.reader.texts(np.full_like(record, chunk), record, VISIT_BYTES)
+        except (DataError, OSError) as error:
+            self._error = error
+            return False
+        faulty = {index for index, _ in found.faults}
+        self._faults += [((chunk, int(record[index])), fault) for index, fault in found.faults]
+        self._num_replaced += len(found.num_replaced)
+        self._num_empty += sum(not t for i, t in enumerate(found.texts) if i not in faulty)
+        self._texts += [text for text in found.texts if text]
+        self.sampled_chunks += 1
+        self.sampled_documents += len(found.texts)
+        return True
+
+    def _places(self, chunk: int) -> NDArray[np.int64]:
+        """Returns the records of a chunk to read, ascending."""
+        count = int(self._counts[chunk])
+        if count <= self._visit_documents:
+            return np.arange(count, dtype=np.int64)
+        chosen = bits(
+            key("check documents", self._seed, self.dataset.name, chunk), np.arange(self._visit_documents)
+        )
+        return np.unique(chosen % np.uint64(count)).astype(np.int64)
+
+    def first_texts(self) -> list[str]:
+        """Returns some of the texts read, for comparing the back ends of the tokenizer."""
+        texts, size = [], 0
+        for text in self._texts:
+            texts.append(text)
+            size += len(text)
+            if size >= FIRST_TEXTS_BYTES:
+                break
+        return texts
+
+    def encode(self, encoder: Encoder) -> None:
+        """Counts the tokens of what was read since the last call."""
+        try:
+            tokens, _ = encoder.encode(self._texts)
+        except DataError as error:
+            self._error = error
+        else:
+            self.num_tokens += len(tokens)
+            self.num_encoded += len(self._texts)
+        self._texts = []
+
+    @property
+    def tokens_per_document(self) -> float | None:
+        """Returns the mean over the sample, documents without text included; None without any tokens."""
+        if not self.num_tokens:
+            return None
+        return self.num_tokens / (self.num_encoded + self._num_empty + len(self._faults))
+
+    def findings(self) -> list[Finding]:
+        """Returns what the visits found."""
+        subject = f"dataset {self.dataset.name}"
+        found = [] if self._error is None else [refusal(subject, self._error)]
+        found += self._fault_findings(subject)
+        if self.sampled_documents and self._num_empty == self.sampled_documents - len(self._faults):
+            message = f"none of the {self.sampled_documents} documents sampled has text"
+            cure = f"look at field {self.dataset.text!r}; a dataset with a share needs text"
+            found.append(Finding(severity=ERROR, subject=subject, message=message, cure=cure))
+        elif self._num_empty * 10 > self.sampled_documents:
+            message = f"{self._num_empty} of {self.sampled_documents} documents sampled are empty"
+            cure = "see that `text` names the right field; empty documents are counted and passed over"
+            found.append(Finding(severity=WARNING, subject=subject, message=message, cure=cure))
+        if self._num_replaced:
+            message = f"{self._num_replaced} documents sampled hold lone surrogates; each becomes U+FFFD"
+            found.append(Finding(severity=WARNING, subject=subject, message=message, cure="repair the texts"))
+        if not found:
+            found.append(Finding(severity=OK, subject=subject, message=self._looked_at()))
+        return found
+
+    def _fault_findings(self, subject: str) -> list[Finding]:
+        """Returns one finding for each kind of fault, with the first place of it."""
+        stops = self.dataset.on_error == "raise"
+        kinds = Counter(fault.kind for _, fault in self._faults)
+        found = []
+        for kind, count in sorted(kinds.items()):
+            (chunk, record), fault = next(entry for entry in self._faults if entry[1].kind == kind)
+            file, number = self.reader.where(chunk, record)
+            message = (
+                f"{count} of {self.sampled_documents} records sampled cannot be used ({kind}), "
+                f"first record {number} of {file}\n  got:  {fault.got}\n  rule: {fault.rule}"
+            )
+            cure = (
+                CURE_FAULT if stops else f"they are skipped; a lane stops at more than {self.dataset.max_bad}"
+            )
+            severity = ERROR if stops else WARNING
+            found.append(Finding(severity=severity, subject=subject, message=message, cure=cure))
+        return found
+
+    def _looked_at(self) -> str:
+        total, chunks = int(self._counts.sum()), len(self._counts)
+        if self.sampled_documents == total:
+            return f"all {total:,} documents read, no fault"
+        sampled = f"{self.sampled_documents:,} of {total:,} documents"
+        where = f"{self.sampled_chunks:,} of {chunks:,} chunks"
+        return f"{sampled} read, in {where}, no fault; the others were not looked at"
