@@ -21,8 +21,8 @@ from zephon import lock
 from zephon.batch import Batch, RowDigest, digest, step_digest
 from zephon.dataset import Dataset
 from zephon.loader import Loader
-from zephon.options import LoaderOptions
 from zephon.opened import Opened, make_order
+from zephon.options import LoaderOptions
 from zephon.packing import Carrying, Packing
 from zephon.readers import open_reader
 from zephon.recipe import DEFAULT_FLUSH_EVERY, Recipe

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zephon import batch as batch_module
 from zephon.batch import IGNORE, Batch, BatchPlan, assemble, digest, new_array, step_digest
 from zephon.lane import LaneState, Row
 from zephon.prepare import Block
@@ -117,11 +118,18 @@ def rows_of(draw: st.DrawFn, seq_len: int) -> list[Row]:
 
 @settings(max_examples=200)
 @given(
-    st.integers(1, 16).flatmap(lambda n: st.tuples(st.just(n), rows_of(n))), st.booleans(), st.integers(0, 3)
+    st.integers(1, 16).flatmap(lambda n: st.tuples(st.just(n), rows_of(n))),
+    st.booleans(),
+    st.integers(0, 3),
+    st.sampled_from([1, 20, 1 << 14]),
 )
-def test_a_batch_is_what_writing_it_down_gives(made: tuple[int, list[Row]], mask: bool, pad_id: int) -> None:
+def test_a_batch_is_what_writing_it_down_gives(
+    made: tuple[int, list[Row]], mask: bool, pad_id: int, together: int
+) -> None:
     seq_len, rows = made
-    batch = assemble(rows, 5, plan(seq_len, mask=mask, pad_id=pad_id))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_module, "GROUP_TOKENS", together)
+        batch = assemble(rows, 5, plan(seq_len, mask=mask, pad_id=pad_id))
     expected = slow(rows, seq_len, mask=mask, pad_id=pad_id)
     for name in ("inputs", "labels", "positions", "segment_ids"):
         array = getattr(batch, name)
@@ -180,7 +188,7 @@ def test_one_document_does_not_change_the_other() -> None:
 
 
 def test_a_row_that_is_too_full_is_refused() -> None:
-    with pytest.raises(ValueError, match="a packer gave a row of 5 tokens; a row has at most 4"):
+    with pytest.raises(ValueError, match="a packer gave a row of 5 tokens, over 4"):
         assemble([row_of([run_of(block_of([5]), 0, 1)])], 0, plan(4))
 
 

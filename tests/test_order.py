@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zephon import order as order_module
+from zephon.bits import key, permutation
 from zephon.order import Order, deal, num_groups
 
 Address = tuple[int, int]
@@ -168,7 +169,7 @@ def test_the_groups_are_the_most_that_the_rule_allows(
         order = Order(seed=1, name="x", num_lanes=lanes, num_documents=counts, num_bytes=sizes)
 
     def enough(count: int) -> bool:
-        shuffled = order_module.permutation(order_module.key("deal", 1, "x"), 0, len(counts))
+        shuffled = permutation(key("deal", 1, "x"), 0, len(counts))
         g = lanes // count
         return all(len(c) >= 2 and counts[c].sum() >= 3 * g for c in deal(count, shuffled, sizes))
 

@@ -6,6 +6,8 @@ The table of contents; each name's module says more. Describe (`Dataset`, `Stage
 
 from __future__ import annotations
 
+from importlib import metadata as _metadata
+
 from zephon.batch import Batch, digest, step_digest
 from zephon.dataset import Dataset
 from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError, ZephonError
@@ -29,6 +31,21 @@ from zephon.schedule import (
 from zephon.tokenizer import Tokenize
 
 __version__ = "0.1.0"
+
+
+def _refuse_namesake() -> None:
+    """Refuses to work beside the package of the same import name, of which parts would be mixed with ours."""
+    try:
+        version = _metadata.version("zephon")
+    except _metadata.PackageNotFoundError:
+        return
+    raise ImportError(
+        f"two installed distributions claim `import zephon`, zephon-core {__version__} and zephon {version}; "
+        "uninstall one of them, for instance by `pip uninstall zephon`"
+    )
+
+
+_refuse_namesake()
 
 __all__ = [
     "PARTS",

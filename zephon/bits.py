@@ -63,4 +63,5 @@ def permutations(key: int, counters: NDArray[np.int64], size: int) -> NDArray[np
 
 def permutation(key: int, counter: int, size: int) -> NDArray[np.int64]:
     """Returns the permutation of [0, size) of one counter, shape (size,), int64."""
-    return permutations(key, np.array([counter], dtype=np.int64), size)[0]
+    found: NDArray[np.int64] = permutations(key, np.array([counter], dtype=np.int64), size)[0]
+    return found

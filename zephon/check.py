@@ -44,7 +44,7 @@ models"); more is worth a warning."""
 WARN_STEPS = 1000
 """The steps that epochs are counted for where the recipe has no `total_steps`."""
 PREFETCHED_BATCHES = 4
-"""The batch in use, two made ahead and one being made."""
+"""The batch in use, one being made, two made ahead where that is asked for."""
 ADDRESS_BYTES = 8
 VOCABULARY_BYTES = 400
 """What both tokenizer libraries together keep for an entry of the vocabulary, roughly."""

@@ -18,14 +18,14 @@ from typing import Any
 from zephon import plugins
 from zephon.batch import Batch, BatchPlan, assemble, new_array, new_pinned_array
 from zephon.errors import StateError, ZephonError, explain
-from zephon.feed import Feed
+from zephon.feed import CLOSE_S, Feed
 from zephon.lane import Lane, LanePlan, LaneState, Row
 from zephon.opened import Opened, open_recipe
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
 from zephon.runfolder import BatchLog
 from zephon.schedule import ScheduleTable
-from zephon.state import Progress, check_shared, lane_key, read_lane, write_state
+from zephon.state import Progress, check_shared, lane_key, read_lane, saved_steps, write_state
 from zephon.stream import Stream
 
 
@@ -96,6 +96,7 @@ class Loader:
         for lane, state in states.items():
             self._lanes[lane].restore(state)
         self._delivered = {index: lane.initial_state for index, lane in self._lanes.items()}
+        self._delivered_step = self._num_steps()
         self._batch_plan = BatchPlan(
             seq_len=recipe.packing.seq_len,
             datasets=recipe.names,
@@ -228,6 +229,7 @@ class Loader:
                 yield item
         finally:
             stop.set()
+            thread.join(CLOSE_S)
 
     # State ------------------------------------------------------------------------------------------------
 
@@ -238,6 +240,11 @@ class Loader:
         """
         progress = Progress(table=self._table, head=self._head, attempt=self._attempt, inside=self._inside())
         return write_state(self.opened, progress, self._delivered)
+
+    def _num_steps(self) -> int:
+        """Returns the steps that are delivered whole."""
+        rows = min(state.delivered_rows for state in self._delivered.values())
+        return rows // self.opened.recipe.rows_per_step
 
     def _inside(self) -> tuple[int, int] | None:
         rows = [state.delivered_rows for state in self._delivered.values()]
@@ -255,7 +262,10 @@ class Loader:
             raise ZephonError(
                 "load_state_dict() comes before the first batch; make a new loader to go elsewhere"
             )
-        attempt, notes = check_shared(state, self.opened, self._table, allow)
+        table = self._table
+        if self.options.updates is not None:
+            table = self.options.updates.update(saved_steps(state)) or table
+        attempt, notes = check_shared(state, self.opened, table, allow)
         states: dict[int, LaneState] = {}
         insides = set()
         for lane in self.lanes:
@@ -264,7 +274,7 @@ class Loader:
             states[lane], inside = read_lane(state[lane_key(lane)], lane, len(self.opened.recipe.datasets))
             insides.add(inside)
         self._check_together(states, insides)
-        self.notes, self._attempt = notes, attempt + 1
+        self.notes, self._attempt, self._table = notes, attempt + 1, table
         self._reset(states)
 
     def _check_together(self, states: Mapping[int, LaneState], insides: set[tuple[int, int] | None]) -> None:

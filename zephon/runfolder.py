@@ -6,6 +6,7 @@ its own file, and readers merge them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -34,7 +35,10 @@ class BatchLog:
     def __init__(self, path: Path, rank: int, world_size: int) -> None:
         """Appends to the file at `path`, from the first batch on."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        cut = _last_byte(path) not in (b"", b"\n")
         self._stream: IO[str] = path.open("a", encoding="utf-8", buffering=1)
+        if cut:  # a kill in the middle of a line; the next must not run into it
+            self._stream.write("\n")
         self._rank, self._world_size = rank, world_size
         self._attempt = -1
 
@@ -67,6 +71,14 @@ class BatchLog:
         self._stream.close()
 
 
+def _last_byte(path: Path) -> bytes:
+    if not path.exists() or not path.stat().st_size:
+        return b""
+    with path.open("rb") as stream:
+        stream.seek(-1, os.SEEK_END)
+        return stream.read(1)
+
+
 def _write_description(opened: Opened, folder: Path) -> None:
     try:
         recipe = _anchored(opened.recipe).to_toml()
@@ -95,12 +107,12 @@ def _anchor(path: str, base: Path) -> str:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the lines of a log; a last line that was cut off by a kill is left out."""
+    """Yields the lines of a log; a line that was cut off by a kill is left out."""
     if not path.exists():
         return
     with path.open(encoding="utf-8") as stream:
         for line in stream:
-            if line.endswith("\n"):
+            with contextlib.suppress(json.JSONDecodeError):
                 yield json.loads(line)
 
 

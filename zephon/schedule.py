@@ -60,8 +60,9 @@ class ScheduleUpdates(Protocol):
     def update(self, step: int) -> ScheduleTable | None:
         """Returns the table in force from `step` on, or None where nothing changes.
 
-        Called once for each step, in order, before the first row of the step is mixed. The table may differ
-        from the one in force only at steps >= `step`.
+        Called for each step, in order, before the first row of the step is mixed; and for the first step
+        after a restore, whose state was taken with the table's shares of all earlier steps. The table may
+        differ from the one in force only at steps >= `step`.
         """
         ...
 

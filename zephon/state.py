@@ -132,6 +132,14 @@ def _refusal(what: str, *, got: str, rule: str, cure: str) -> StateError:
     return StateError(explain(what, got=got, rule=rule, cure=cure))
 
 
+def saved_steps(state: Mapping[str, Any]) -> int:
+    """Returns the steps that are done in a state; 0 for one that `check_shared` will refuse."""
+    try:
+        return _whole(json.loads(state["schedule"])["steps"])
+    except (KeyError, ValueError, TypeError):
+        return 0
+
+
 def check_shared(
     state: Mapping[str, Any], opened: Opened, table: ScheduleTable, allow: Collection[str]
 ) -> tuple[int, list[str]]:

@@ -35,7 +35,6 @@ from zephon.cli.common import (
 from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
-from zephon.options import LoaderOptions
 
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 """What `ru_maxrss` counts in."""
@@ -76,7 +75,7 @@ def bench(
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time to measure for.")] = 10.0,
     workers: WorkersOption = None,
     executor: ExecutorOption = "threads",
-    prefetch: PrefetchOption = 2,
+    prefetch: PrefetchOption = 0,
     settings: SetOption = None,
     cache: CacheOption = None,
     backend: BackendOption = "auto",

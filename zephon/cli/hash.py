@@ -34,7 +34,6 @@ from zephon.errors import StateError, explain
 from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
-from zephon.options import LoaderOptions
 from zephon.runfolder import read_batches
 
 DIGEST_CHARACTERS = 64
@@ -53,7 +52,7 @@ def hash_steps(
     micro_batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of a batch of a rank.")] = None,
     workers: WorkersOption = None,
     executor: ExecutorOption = "threads",
-    prefetch: PrefetchOption = 2,
+    prefetch: PrefetchOption = 0,
     compare: Annotated[
         Path | None,
         typer.Option(help="Earlier output, or a run folder: exit with 1 if a step differs."),

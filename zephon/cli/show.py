@@ -33,7 +33,6 @@ from zephon.cli.common import (
 from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
-from zephon.options import LoaderOptions
 from zephon.schedule import PARTS
 
 

@@ -1,0 +1,238 @@
+"""The launch check: every fault its own finding, one report, and what it says can be acted on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers import faulty, make_recipe, words, write_tokenizer
+from zephon import CheckError, Constant, Dataset, Packing, Recipe, Stages
+from zephon.check import check_recipe
+from zephon.check_plan import check_shape
+from zephon.check_report import ERROR, WARNING, CheckReport, Finding, format_bytes
+from zephon.probe import Probe
+from zephon.readers import open_reader
+
+
+@pytest.fixture(scope="session")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tokenizer(tmp_path_factory.mktemp("letters")))
+
+
+def run(recipe: Recipe, tmp_path: Path, sizes: Sequence[int] = (1,), micro: int | None = None) -> CheckReport:
+    return check_recipe(
+        recipe, dp_world_sizes=sizes, micro_batch_size=micro, cache=tmp_path / "cache", backend="tokenizers"
+    )
+
+
+def named(report: CheckReport, severity: str) -> dict[str, str]:
+    """Returns the messages of one severity by subject, joined."""
+    found: dict[str, str] = {}
+    for finding in report.by_severity(severity):
+        found[finding.subject] = found.get(finding.subject, "") + finding.message
+    return found
+
+
+def shape(recipe: Recipe, sizes: Sequence[int], severity: str, micro: int | None = None) -> list[Finding]:
+    return [f for f in check_shape(recipe, sizes, micro) if f.severity == severity]
+
+
+def test_a_good_recipe_passes_and_its_facts_are_those_of_the_data(letters: str, tmp_path: Path) -> None:
+    documents = {"web": ["abcde"] * 40, "code": ["abcdefghi"] * 10}
+    recipe = make_recipe(
+        documents, Constant({"web": 3, "code": 1}), tokenizer=letters, lanes=2, total_steps=5
+    )
+    report = run(recipe, tmp_path, (1, 2))
+    assert report.ok
+    assert named(report, WARNING) == {}
+    assert named(report, "ok")["dataset web"] == "all 40 documents read, no fault"
+    web, code = report.datasets
+    assert (web.num_documents, web.tokens_per_document, web.num_tokens, web.share) == (40, 6.0, 240, 0.75)
+    assert code.num_tokens == 100
+    assert web.epochs_per_1000_steps == pytest.approx(1000 * 64 * 0.75 / 240)
+    assert [rank.num_streams for rank in report.memory] == [4, 2]
+    assert report.memory[0].total_bytes > report.memory[1].total_bytes
+    report.raise_if_failed()
+
+
+def test_every_fault_is_its_own_finding_of_one_report(letters: str, tmp_path: Path) -> None:
+    (tmp_path / "ref.jsonl").write_text('{"text": "one"}\n{"body": "two"}\n')
+    datasets = (
+        Dataset.from_path("nowhere", str(tmp_path / "nowhere")),
+        Dataset.from_path("ref", str(tmp_path / "ref.jsonl")),
+        Dataset.from_documents("web", words("web", 40)),
+    )
+    recipe = make_recipe(datasets=datasets, schedule={"kind": "mad"}, tokenizer=str(tmp_path / "none"))
+    report = run(replace(recipe, packing=Packing(seq_len=16, kind="square")), tmp_path, (3,))
+    errors = named(report, ERROR)
+    expected = {"lanes", "schedule", "work_source", "packing", "dataset nowhere", "dataset ref", "tokenizer"}
+    assert set(errors) == expected
+    assert "first record 1 of ref.jsonl" in errors["dataset ref"]
+    assert all(finding.cure for finding in report.findings if finding.subject in ("lanes", "dataset nowhere"))
+    with pytest.raises(CheckError) as caught:
+        report.raise_if_failed()
+    assert all(f"error:   {subject}: " in str(caught.value) for subject in expected)
+    assert report.verdict() in str(caught.value)
+    assert json.loads(json.dumps(report.to_json()))["ok"] is False
+
+
+def test_the_report_is_the_same_for_the_same_recipe(letters: str, tmp_path: Path) -> None:
+    recipe = make_recipe({"web": words("web", 3000, (1, 9, 4))}, tokenizer=letters)
+    assert run(recipe, tmp_path) == run(recipe, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("batch", "lanes", "sizes", "cure"),
+    [
+        (64, 16, (8, 32), "set lanes = 32 or 64; or global_batch_size = 64 or 96 with lanes = 32"),
+        (32, 32, (3, 6), "no lane count fits 32 rows and every size asked: set global_batch_size = 30 or 36"),
+        (4, 4, (8,), "no lane count fits 4 rows and every size asked: set global_batch_size = 8 or 16 with"),
+    ],
+)
+def test_the_cure_lists_what_fits_every_size(
+    batch: int, lanes: int, sizes: tuple[int, ...], cure: str
+) -> None:
+    [finding] = shape(make_recipe(global_batch_size=batch, lanes=lanes), sizes, ERROR)
+    assert finding.cure.startswith(cure)
+
+
+def test_what_the_cure_proposes_fits() -> None:
+    for lanes in (32, 64):
+        assert shape(make_recipe(global_batch_size=64, lanes=lanes), (8, 32), ERROR) == []
+    for batch in (30, 36):
+        assert shape(make_recipe(global_batch_size=batch, lanes=6), (3, 6), ERROR) == []
+
+
+def test_as_many_lanes_as_rows_is_a_warning_that_names_fewer() -> None:
+    [finding] = shape(make_recipe(global_batch_size=32), (4,), WARNING)
+    assert "only multiples of 32 rows" in finding.message
+    assert "lanes = 4, 8 or 16" in finding.cure
+    assert shape(make_recipe(global_batch_size=32, lanes=16), (4,), WARNING) == []
+
+
+def test_micro_batches_must_divide_the_rows_of_a_rank() -> None:
+    recipe = make_recipe(global_batch_size=32, lanes=8)
+    [finding] = shape(recipe, (1, 8), ERROR, micro=8)
+    assert finding.message == "8 does not divide the 4 rows that each of 8 ranks has"
+    assert finding.cure == "set one of 1, 2, 4"
+
+
+@pytest.mark.parametrize(("sizes", "micro"), [((), None), ((0,), None), ((True,), None), ((1,), 0)])
+def test_wrong_arguments_are_refused(sizes: tuple[int, ...], micro: int | None, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        run(make_recipe(), tmp_path, sizes, micro)
+
+
+def test_weights_that_come_to_nothing_are_warned_of(letters: str, tmp_path: Path) -> None:
+    documents = {name: words(name, 900) for name in ("web", "code", "ref")}
+    stages = Stages({0: {"web": 1e9, "code": 1, "ref": 0}, 50: {"web": 1, "code": 1, "ref": 0}})
+    recipe = make_recipe(documents, stages, tokenizer=letters, lanes=2, total_steps=40)
+    said = named(run(recipe, tmp_path), WARNING)["schedule"]
+    assert "the share of 'code' at step 0 rounds to zero: weight 1 " in said
+    assert "dataset 'ref' is never drawn" in said
+    assert "the weights change at step 50, but the run ends at total_steps = 40" in said
+
+
+def test_small_datasets_are_warned_of(letters: str, tmp_path: Path) -> None:
+    recipe = make_recipe({"web": words("web", 900), "tiny": ["a", "b", "c"]}, tokenizer=letters)
+    report = run(recipe, tmp_path)
+    said = named(report, WARNING)["dataset tiny"]
+    assert "3 documents for 4 lanes" in said
+    assert "epochs in 1,000 steps: it has about 6 tokens" in said
+    assert report.ok
+
+
+def test_bad_records_fail_or_warn_as_the_dataset_says(letters: str, tmp_path: Path) -> None:
+    documents = ["good", None, "fine", 7]
+    stops, skips = faulty("stops", documents), faulty("skips", documents, on_error="skip", max_bad=9)
+    report = run(make_recipe(datasets=(stops, skips), tokenizer=letters), tmp_path)
+    assert set(named(report, ERROR)) == {"dataset stops"}
+    said = named(report, WARNING)["dataset skips"]
+    assert "1 of 4 records sampled cannot be used (null), first record 1 of skips" in said
+    assert "(not_text), first record 3 of skips" in said
+
+
+def test_a_dataset_without_text_fails(letters: str, tmp_path: Path) -> None:
+    report = run(make_recipe({"web": words("web", 9), "blank": [""] * 9}, tokenizer=letters), tmp_path)
+    assert named(report, ERROR) == {"dataset blank": "none of the 9 documents sampled has text"}
+
+
+def test_half_empty_documents_and_surrogates_are_warned_of(letters: str, tmp_path: Path) -> None:
+    report = run(make_recipe({"web": ["a", "", "b\ud800", ""]}, tokenizer=letters), tmp_path)
+    said = named(report, WARNING)["dataset web"]
+    assert "2 of 4 documents sampled are empty" in said
+    assert "1 documents sampled hold lone surrogates" in said
+
+
+def test_the_tokenizer_is_described(letters: str, tmp_path: Path) -> None:
+    report = run(make_recipe(tokenizer=letters, bos="<s>"), tmp_path)
+    said = named(report, "ok")["tokenizer"]
+    assert f"{letters}/tokenizer.json, 258 ids, BOS '<s>' (id 256), EOS '</s>' (id 257)" in said
+    assert "`tokenizers` serves because it was asked for" in said
+    bare = run(make_recipe(tokenizer=letters, eos=False), tmp_path)
+    assert "nothing marks where a document begins or ends" in named(bare, WARNING)["tokenizer"]
+
+
+def test_padding_must_be_a_token(letters: str, tmp_path: Path) -> None:
+    recipe = make_recipe(tokenizer=letters)
+    report = run(replace(recipe, packing=replace(recipe.packing, pad_id=258)), tmp_path)
+    assert named(report, ERROR) == {"packing": "pad_id = 258 is no token id: the vocabulary has 258"}
+
+
+def test_what_was_not_looked_at_is_said(letters: str, tmp_path: Path) -> None:
+    recipe = make_recipe({"web": words("web", 3000)}, tokenizer=letters)
+    said = named(check_recipe(recipe, cache=tmp_path, backend="tokenizers", probe_s=0), "ok")["dataset web"]
+    assert "of 3,000 documents read, in 1 of 3 chunks" in said
+    assert "the others were not looked at" in said
+
+
+def test_compressed_chunks_are_counted_against_the_disk(letters: str, tmp_path: Path) -> None:
+    table = pa.table({"text": words("web", 64)})
+    pq.write_table(table, tmp_path / "web.parquet", row_group_size=8)
+    recipe = make_recipe(
+        datasets=(Dataset.from_path("web", str(tmp_path / "web.parquet")),), tokenizer=letters, lanes=2
+    )
+    first = named(run(recipe, tmp_path), "ok")["cache"]
+    second = named(run(recipe, tmp_path), "ok")["cache"]
+    assert "compressed chunks expand to about" in first
+    assert "B are still to be written" in first
+    assert " 0 B are still to be written" not in first
+    assert " 0 B are still to be written" in second  # the sample of the first check expanded all 8
+
+
+def test_a_file_that_vanishes_is_a_finding_and_not_an_error(letters: str, tmp_path: Path) -> None:
+    path = tmp_path / "web.parquet"
+    pq.write_table(pa.table({"text": words("web", 64)}), path)
+    dataset = Dataset.from_path("web", str(path))
+    reader = open_reader(dataset, base=tmp_path, cache=tmp_path / "cache", spool_bytes=1 << 30)
+    path.unlink()
+    probe = Probe(dataset, reader, 0)
+    assert probe.visit() is False
+    [finding] = probe.findings()
+    assert (finding.severity, finding.subject) == (ERROR, "dataset web")
+
+
+def test_samples_are_spread_and_do_not_repeat(tmp_path: Path) -> None:
+    dataset = Dataset.from_documents("web", words("web", 40_000))
+    reader = open_reader(dataset, base=tmp_path, cache=tmp_path, spool_bytes=1 << 30)
+    probes = [Probe(dataset, reader, seed) for seed in (0, 0, 1)]
+    for probe in probes:
+        while probe.visit():
+            pass
+    texts = [probe.first_texts() for probe in probes]
+    assert texts[0] == texts[1] != texts[2]
+    assert len(set(texts[0])) == len(texts[0])
+    assert probes[0].sampled_chunks >= 32
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB")]
+)
+def test_sizes_are_written_for_people(num_bytes: int, text: str) -> None:
+    assert format_bytes(num_bytes) == text

@@ -1,0 +1,537 @@
+"""The command line: exit codes, clean standard output, recipes it writes, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.helpers import words, write_tokenizer
+from zephon import PluginError, StateError, WorkerError, ZephonError, plugins
+from zephon.cli import build_app
+from zephon.cli.common import Exit, LateProgress, cut, exit_code, parse_range, visible
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPE = """
+seed = 7
+global_batch_size = 8
+lanes = 4
+
+[tokenize]
+tokenizer = "letters"
+eos = true
+
+[packing]
+seq_len = 32
+
+[schedule]
+kind = "stages"
+stages = [{ step = 0, weights = { web = 1, code = 1 } }, { step = 2, weights = { web = 1, code = 0 } }]
+
+[[datasets]]
+name = "web"
+path = "data/web.jsonl"
+
+[[datasets]]
+name = "code"
+path = "data/code"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def write_jsonl(path: Path, texts: Sequence[str], field: str = "text") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({field: text}) + "\n" for text in texts))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with a recipe, a tokenizer, a JSONL file and a folder of Parquet files."""
+    folder = tmp_path_factory.mktemp("place")
+    write_tokenizer(folder / "letters")
+    write_jsonl(folder / "data" / "web.jsonl", words("web", 400, (1, 3, 20)))
+    (folder / "data" / "code").mkdir()
+    for part in range(2):
+        table = pa.table({"text": words(f"code{part}-", 200, (2, 5))})
+        pq.write_table(table, folder / "data" / "code" / f"{part}.parquet", row_group_size=50)
+    (folder / "recipe.toml").write_text(RECIPE)
+    return folder
+
+
+@pytest.fixture
+def zephon(place: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Returns what runs a command in this process, in the folder `place`."""
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("ZEPHON_CACHE", str(place / "cache"))
+    monkeypatch.delenv("ZEPHON_TRACEBACK", raising=False)
+
+    def run(*args: str) -> Outcome:
+        result = CliRunner().invoke(build_app(), list(args))
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return Outcome(result.exit_code, result.stdout, result.stderr)
+
+    return run
+
+
+def shell(place: Path, *args: str, **env: str) -> Outcome:
+    """Returns the outcome of a command in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "zephon.cli", *args],
+        cwd=place,
+        env=environment(place) | env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def environment(place: Path) -> dict[str, str]:
+    mine = {"PYTHONPATH": str(ROOT), "ZEPHON_CACHE": str(place / "cache"), "ZEPHON_PLUGINS": "none"}
+    return {**os.environ, **mine}
+
+
+# Processes ----------------------------------------------------------------------------------------------------
+
+
+def test_hash_prints_step_and_hex_and_nothing_else_whatever_the_size(place: Path) -> None:
+    one = shell(place, "hash", "recipe.toml", "--steps", "4", PYTHONHASHSEED="1")
+    assert (one.code, one.err) == (0, "")
+    lines = one.out.splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["0", "1", "2", "3"]
+    assert all(re.fullmatch(r"\d+ [0-9a-f]{64}", line) for line in lines)
+    four = shell(
+        place, "hash", "recipe.toml", "--steps", "2:4", "--dp", "4", "--micro-batch-size", "1",
+        "--executor", "processes", "--workers", "1", "--prefetch", "1", "--backend", "tokenizers", PYTHONHASHSEED="2",
+    )  # fmt: skip
+    assert (four.code, four.out.splitlines()) == (0, lines[2:])
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "first"),
+    [
+        (("hash", "nope.toml"), 3, "recipe 'nope.toml' does not exist"),
+        (
+            ("hash", "recipe.toml", "--set", "datasets.web.path=data/none"),
+            4,
+            "path 'data/none' names no file",
+        ),
+        (("hash", "recipe.toml", "--steps", "2:1"), 2, ""),
+    ],
+)
+def test_errors_are_a_message_on_stderr_and_an_exit_code(
+    place: Path, args: tuple[str, ...], code: int, first: str
+) -> None:
+    found = shell(place, *args)
+    assert (found.code, found.out) == (code, "")
+    assert "Traceback" not in found.err
+    if first:
+        lines = found.err.splitlines()
+        assert [line[:8] for line in lines] == [first[:8], "  got:  ", "  rule: ", "  cure: ", "  exit: "]
+        assert lines[0] == first
+        assert lines[4].startswith(f"  exit: {code}, ")
+
+
+def test_the_traceback_is_there_when_asked_for(place: Path) -> None:
+    found = shell(place, "hash", "nope.toml", ZEPHON_TRACEBACK="1")
+    assert found.code == 3
+    assert found.err.startswith("Traceback")
+
+
+def test_a_closed_pipe_ends_quietly(place: Path) -> None:
+    command = f"{sys.executable} -m zephon.cli hash recipe.toml --steps 5000 | head -1"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        cwd=place,
+        env=environment(place),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (141, "")
+    assert done.stdout.startswith("0 ")
+
+
+def processes_of(session: int) -> list[str]:
+    """Returns the processes of a session that are no zombies."""
+    found = []
+    for path in sorted(Path("/proc").glob("[0-9]*/stat")):
+        try:
+            state, _, _, of = path.read_text().rsplit(")", 1)[1].split()[:4]
+        except OSError:
+            continue
+        if int(of) == session and state != "Z":
+            found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_ctrl_c_ends_in_two_seconds_and_leaves_no_child(place: Path, executor: str) -> None:
+    command = [sys.executable, "-m", "zephon.cli", "hash", "recipe.toml", "--steps", "10000000"]
+    process = subprocess.Popen(
+        [*command, "--executor", executor, "--workers", "2"],
+        cwd=place,
+        env=environment(place),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(b"0 ")
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    spent = time.monotonic() - began
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    assert spent < 2.5  # two seconds, and something for a loaded machine
+    deadline = time.monotonic() + 5
+    while processes_of(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes_of(process.pid) == []
+
+
+# In this process ----------------------------------------------------------------------------------------------
+
+
+def test_version_and_help(zephon: Any) -> None:
+    assert re.fullmatch(r"zephon-core \S+\n", zephon("--version").out)
+    text = " ".join(zephon("--help").out.split())
+    assert all(name in text for name in ("init", "check", "hash", "show", "bench", "demo"))
+    assert "130 interrupted" in text
+    assert "Exit codes" in zephon("hash", "--help").out
+
+
+def test_trainer_steps_are_counted_from_one(zephon: Any) -> None:
+    ours = zephon("hash", "recipe.toml", "--steps", "2:4")
+    assert zephon("hash", "recipe.toml", "--trainer-steps", "3:5").out == ours.out != ""
+    steps = zephon("hash", "recipe.toml", "--steps", "2:4", "--json").json()["steps"]
+    assert [(s["step"], s["trainer_step"]) for s in steps] == [(2, 3), (3, 4)]
+    assert [f"{s['step']} {s['digest']}" for s in steps] == ours.out.splitlines()
+
+
+def test_hash_compares_with_its_own_output_and_with_a_run(zephon: Any, place: Path, tmp_path: Path) -> None:
+    from zephon import Recipe
+
+    out = zephon("hash", "recipe.toml", "--steps", "3").out
+    (tmp_path / "hashes").write_text(out)
+    assert zephon("hash", "recipe.toml", "--steps", "3", "--compare", str(tmp_path / "hashes")).code == 0
+    with Recipe.from_toml(place / "recipe.toml").loader(run_folder=tmp_path / "run", workers=1) as loader:
+        for _ in range(3):
+            next(loader)
+    compared = ("--steps", "3", "--compare", str(tmp_path / "run"))
+    assert zephon("hash", "recipe.toml", *compared).code == 0
+    found = zephon("hash", str(tmp_path / "run"), "--set", "seed=8", *compared)
+    assert found.code == 1
+    assert "3 of 3 steps differ" in found.err
+    both = zephon("hash", "recipe.toml", "--set", "seed=8", "--json", *compared)
+    assert (both.code, both.json()["different"]) == (1, [0, 1, 2])
+    assert zephon("hash", "recipe.toml", "--compare", str(place)).code == 5
+
+
+def test_a_run_folder_stands_for_its_recipe(zephon: Any, place: Path, tmp_path: Path) -> None:
+    from zephon import Recipe
+
+    Recipe.from_toml(place / "recipe.toml").loader(run_folder=tmp_path / "run").close()
+    ours = zephon("hash", "recipe.toml", "--steps", "2").out
+    assert zephon("hash", str(tmp_path / "run"), "--steps", "2").out == ours
+
+
+def test_settings_go_over_the_recipe(zephon: Any) -> None:
+    plain, same, other = (
+        zephon("hash", "recipe.toml", "--steps", "1", "--set", setting).out
+        for setting in ("seed=7", "datasets.web.path=./data/web.jsonl", "seed=8")
+    )
+    assert plain == same != other
+    assert zephon("hash", "recipe.toml", "--set", "seed").code == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "kind"),
+    [
+        (("hash", "nope.toml", "--json"), 3, "recipe"),
+        (("hash", "--json"), 2, "usage"),
+        (("show", "recipe.toml", "--lane", "4", "--json"), 2, "usage"),
+        (("check", "recipe.toml", "--dp", "x", "--json"), 2, "usage"),
+        (("hash", "recipe.toml", "--dp", "3", "--json"), 3, "recipe"),
+        (("hash", "recipe.toml", "--executor", "moon", "--json"), 3, "recipe"),
+        (("hash", "no_module:recipe", "--json"), 3, "recipe"),
+        (("bench", "recipe.toml", "--set", "datasets.web.path=none", "--json"), 4, "data"),
+    ],
+)
+def test_errors_are_json_when_json_is_asked_for(
+    zephon: Any, args: tuple[str, ...], code: int, kind: str
+) -> None:
+    found = zephon(*args)
+    assert found.code == code
+    error = found.json()["error"]
+    assert (error["kind"], error["exit_code"]) == (kind, code)
+    assert error["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StateError("x"), Exit.STATE),
+        (WorkerError("x"), Exit.WORKER),
+        (PluginError("x"), Exit.RECIPE),
+        (OSError("x"), Exit.DATA),
+        (ZephonError("x"), Exit.UNEXPECTED),
+        (KeyboardInterrupt(), Exit.INTERRUPTED),
+    ],
+)
+def test_every_error_has_its_exit_code(error: BaseException, code: Exit) -> None:
+    assert exit_code(error) is code
+
+
+def test_a_recipe_may_be_a_function(zephon: Any, place: Path) -> None:
+    (place / "my_recipe.py").write_text(
+        "from zephon import Recipe\ndef make():\n    return Recipe.from_toml('recipe.toml')\n"
+    )
+    try:
+        found = zephon("hash", "my_recipe:make", "--steps", "1")
+    finally:
+        sys.path.remove(str(place))
+    assert found.out == zephon("hash", "recipe.toml", "--steps", "1").out
+    assert zephon("hash", "my_recipe:absent").code == 3
+
+
+def test_check_says_what_is_wrong_and_exits_with_one(zephon: Any) -> None:
+    good = zephon("check", "recipe.toml", "--dp", "1,4", "--set", "total_steps=3", "--backend", "tokenizers")
+    assert (good.code, good.out.splitlines()[-1]) == (0, "check passed: 0 errors, 0 warnings")
+    bad = zephon("check", "recipe.toml", "--dp", "3", "--set", "datasets.code.text=[bold]body", "--json")
+    assert bad.code == 1
+    errors = {f["subject"]: f for f in bad.json()["findings"] if f["severity"] == "error"}
+    assert set(errors) == {"lanes", "dataset code"}
+    drawn = zephon("check", "recipe.toml", "--set", "datasets.code.text=[bold]body")
+    assert "has no column '[bold]body'" in " ".join(drawn.out.split())  # not taken for markup
+
+
+def test_show_gives_every_piece_with_its_place_and_text(zephon: Any, place: Path) -> None:
+    found = zephon("show", "recipe.toml", "--trainer-step", "2", "--json").json()
+    assert (found["step"], found["trainer_step"], len(found["rows"])) == (1, 2, 8)
+    assert [(row["lane"], row["row"]) for row in found["rows"]] == [(i // 2, 2 + i % 2) for i in range(8)]
+    lines = (place / "data" / "web.jsonl").read_text().splitlines()
+    for row in found["rows"]:
+        at = 0
+        for piece in row["pieces"]:
+            assert piece["begin"] == at
+            at += piece["num_tokens"]
+            if piece["dataset"] == "web":
+                text = json.loads(lines[piece["record"]])["text"] + "</s>"
+                whole = [*text[:-4], "</s>"]
+                end = piece["offset"] + piece["num_tokens"]
+                assert piece["text"] == "".join(whole[piece["offset"] : end])
+        assert at + row["padding_tokens"] == 32
+    shares = found["datasets"]
+    assert sum(share["tokens"] for share in shares.values()) == 8 * 32
+    assert shares["web"]["planned"] == 0.5
+    one = zephon("show", "recipe.toml", "--step", "1", "--lane", "2", "--json").json()
+    assert one["rows"] == [row for row in found["rows"] if row["lane"] == 2]
+
+
+def test_show_draws_rows_for_people(zephon: Any) -> None:
+    lines = zephon("show", "recipe.toml", "--step", "2", "--lane", "0", "--width", "10").out.splitlines()
+    assert lines[0] == "step 2 (a trainer that counts from 1 logs it as 3): 2 rows"
+    assert any(re.fullmatch(r"lane 0, row 4: \d+ pieces, 0 tokens of padding", line) for line in lines)
+    texts = [line.strip() for line in lines if line.startswith("    ")]
+    assert max(map(len, texts)) == 10
+    assert any(text.endswith("...") for text in texts)
+
+
+def test_bench_measures_the_recipe(zephon: Any) -> None:
+    found = zephon("bench", "recipe.toml", "--seconds", "0.1", "--executor", "inline", "--json").json()
+    assert found["tokens"] == found["steps"] * 8 * 32 > 0
+    assert found["tokens_per_s"] == pytest.approx(found["tokens"] / found["wall_s"])
+    assert found["workers"] == 1
+    assert found["state_bytes"] > 100
+    assert found["restore_s"] > 0
+    drawn = zephon("bench", "recipe.toml", "--seconds", "0.1").out
+    expected = ("speed", "first batch", "checkpoint", "restore", "peak memory")
+    assert all(any(line.startswith(name) for line in drawn.splitlines()) for name in expected)
+
+
+# init ---------------------------------------------------------------------------------------------------------
+
+
+def test_init_writes_a_recipe_that_checks_and_hashes(zephon: Any, place: Path) -> None:
+    found = zephon("init", "data/web.jsonl", "data/code", "--tokenizer", "letters", "--out", "first.toml")
+    assert found.code == 0
+    assert found.out.splitlines()[-1] == "  zephon check first.toml"
+    text = (place / "first.toml").read_text()
+    assert 'path = "data/web.jsonl"' in text
+    assert 'tokenizer = "letters/tokenizer.json"' in text
+    assert max(map(len, text.splitlines())) <= 110
+    small = ("--set", "packing.seq_len=16", "--set", "global_batch_size=2", "--set", "total_steps=1")
+    assert zephon("check", "first.toml", *small).code == 0
+    assert zephon("hash", "first.toml", "--steps", "2", *small).code == 0
+
+
+def test_init_does_not_overwrite(zephon: Any, place: Path) -> None:
+    (place / "mine.toml").write_text("# mine\n")
+    refused = zephon("init", "data/code", "--out", "mine.toml")
+    assert (refused.code, (place / "mine.toml").read_text()) == (3, "# mine\n")
+    assert "--force" in refused.err
+    assert zephon("init", "data/code", "--out", "mine.toml", "--force").code == 0
+    assert (place / "mine.toml").read_text() != "# mine\n"
+
+
+def test_init_without_a_tokenizer_leaves_a_place_that_check_refuses(zephon: Any, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "web.jsonl", words("web", 40))
+    out = str(tmp_path / "recipe.toml")
+    assert zephon("init", str(tmp_path / "web.jsonl"), "--out", out, "--json").json()["tokenizer"] is None
+    found = zephon("check", out, "--json")
+    assert found.code == 1
+    [error] = [f for f in found.json()["findings"] if f["severity"] == "error"]
+    assert error["subject"] == "tokenizer"
+    assert "write the path of the tokenizer.json" in error["cure"]
+
+
+def test_init_finds_a_tokenizer_beside_the_data(zephon: Any, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "web" / "a.jsonl", words("web", 40))
+    write_tokenizer(tmp_path)
+    found = zephon("init", str(tmp_path / "web"), "--out", str(tmp_path / "recipe.toml"), "--json").json()
+    assert found["tokenizer"] == str(tmp_path / "tokenizer.json")
+
+
+def test_init_finds_datasets_kinds_and_text(zephon: Any, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "all" / "2 web-pages" / "a.jsonl", words("a", 9), "content")
+    write_jsonl(tmp_path / "all" / "notes" / "a.ndjson", words("a", 9), "story")
+    (tmp_path / "all" / "notes" / "README.md").write_text("# notes\n")
+    (tmp_path / "all" / "empty").mkdir()
+    (tmp_path / "other" / "notes").mkdir(parents=True)
+    table = pa.table({"id": ["1", "2"], "prose": ["a long text", "a longer text"], "count": [1, 2]})
+    pq.write_table(table, tmp_path / "other" / "notes" / "a.parquet")
+    paths = (str(tmp_path / "all"), str(tmp_path / "other" / "notes"))
+    out = tmp_path / "recipe.toml"
+    found = zephon("init", *paths, "--out", str(out), "--json").json()["datasets"]
+    assert [(d["name"], d["kind"], d["text"], d["num_files"]) for d in found] == [
+        ("d_2_web_pages", "jsonl", "content", 1),
+        ("notes", "jsonl", "story", 1),
+        ("notes_2", "parquet", "prose", 1),
+    ]
+    assert "longest strings, 12 characters in 2 records" in found[2]["why"]
+    text = out.read_text()
+    assert 'path = "all/notes/**/*.ndjson"' in text
+    assert 'path = "other/notes"' in text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.txt", "plain", "holds no data that can be read"),
+        ("a.jsonl", '{"count": 1}\n', "has no column of strings"),
+        ("a.parquet", "no parquet", "cannot be read as Parquet"),
+    ],
+)
+def test_init_says_why_it_finds_nothing(
+    zephon: Any, tmp_path: Path, name: str, content: str, said: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    found = zephon("init", str(tmp_path / name), "--out", str(tmp_path / "recipe.toml"))
+    assert found.code == 4
+    assert said in found.err
+    assert not (tmp_path / "recipe.toml").exists()
+
+
+# Plugins and parts --------------------------------------------------------------------------------------------
+
+
+def test_commands_of_plugins_are_mounted_and_cannot_break_the_others(
+    zephon: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = typer.Typer()
+
+    @group.command()
+    def wave() -> None:
+        raise StateError("the tide is out")
+
+    @group.command()
+    def rise() -> None:
+        typer.echo("up")
+
+    def single(name: str) -> None:
+        typer.echo(name)
+
+    def broken(value: dict[int, set[str]]) -> None:
+        """A signature that typer refuses."""
+
+    found = {"tides": group, "single": single, "broken": broken, "hash": single, "number": 7}
+    monkeypatch.setattr(plugins, "load_all", lambda role: found if role == "commands" else {})
+    assert zephon("tides", "rise").out == "up\n"
+    assert zephon("tides", "wave").code == 5
+    assert zephon("single", "me").out == "me\n"
+    assert zephon("hash", "recipe.toml", "--steps", "1").out.startswith("0 ")
+    assert {"broken", "hash", "number"} <= set(re.findall(r"plugin command '(\w+)' is left out", caplog.text))
+
+
+def test_an_error_nobody_foresaw_has_its_own_code(zephon: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd() -> None:
+        raise ZeroDivisionError("one by none")
+
+    monkeypatch.setattr(plugins, "load_all", lambda role: {"odd": odd})
+    found = zephon("odd")
+    assert found.code == 70
+    assert found.err.splitlines()[0] == "ZeroDivisionError: one by none"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\nb", "a\\nb"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("\u202eabc", "\\u202eabc"),
+        ("h\xe9 \u4e16", "h\xe9 \u4e16"),
+    ],
+)
+def test_what_does_not_print_is_made_visible(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_long_texts_are_cut() -> None:
+    assert cut("abcdefgh", 8) == "abcdefgh"
+    assert cut("abcdefghi", 8) == "abcde..."
+    assert cut("\n\n\n\n\n", 8) == "\\n\\n\\..."
+
+
+def test_ranges_are_half_open() -> None:
+    assert parse_range("2:5", option="--steps") == range(2, 5)
+    assert parse_range("5", option="--steps") == range(5)
+    assert parse_range("1:3", option="--steps", first=1) == range(2)
+    for wrong in ("", "a", "3:3", "-1:2", "1:2:3", "0:2"):
+        with pytest.raises(typer.BadParameter):
+            parse_range(wrong, option="--steps", first=1)
+
+
+def test_progress_comes_late_and_not_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    for delay_s in (60.0, 0.0):
+        with LateProgress(delay_s=delay_s) as progress:
+            for done in range(3):
+                progress("steps", done, 3)
+    assert capsys.readouterr() == ("", "")
