@@ -33,12 +33,14 @@ CORE_MAY_IMPORT = sys.stdlib_module_names | {
 }
 OPTIONAL = {"torch": ("zephon/batch.py", "zephon/loader.py"), "fastokens": ("zephon/tokenizer.py",)}
 """Optional distributions, and the modules whose functions may import them."""
-MAY_CATCH_ALL = ("zephon/prepare.py", "zephon/plugins.py", "zephon/cli/__init__.py")
+MAY_CATCH_ALL = ("zephon/prepare.py", "zephon/plugins.py", "zephon/cli/__init__.py", "zephon/loader.py")
+"""Boundaries, where what failed is handed to whom it concerns."""
 MAY_READ_CLOCK = ("zephon/spool.py",)
 """Where the time of day is compared with the age of files; it never reaches the data."""
 MAY_LIST_UNSORTED = ("zephon/paths.py", "zephon/spool.py")
 """Where what is listed is sorted as a whole later, or only cleaned up."""
-MAY_ACT_ON_IMPORT = ("zephon/cli/__main__.py",)
+MAY_ACT_ON_IMPORT = ("zephon/cli/__main__.py", "zephon/__init__.py")
+"""A program's start; the package, which refuses to work beside its namesake."""
 UNORDERED = {"listdir", "scandir", "iterdir", "glob", "iglob", "rglob", "walk"}
 CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today", "time.localtime"}
 

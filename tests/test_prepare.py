@@ -204,6 +204,15 @@ def test_an_overlong_document_is_refused_at_its_place() -> None:
         block_of(opened.prepare(), place)
 
 
+def test_what_comes_after_a_refused_document_is_not_counted_yet() -> None:
+    opened = opened_with(["aa", LONG, "", None], overlong="refuse")
+    order = [["aa", LONG, "", None][i] for i in opened.orders[0].locate(0, 0, 12).record.tolist()]
+    starts = [i for i in range(1, 12) if order[i] == LONG and order[i - 1] in ("", None)]
+    (block,) = opened.prepare()([Request(0, 0, starts[0] - 1, 100)])
+    assert isinstance(block, Block)
+    assert (block.end, [event.before for event in block.events]) == (starts[0], [0])
+
+
 # Together ---------------------------------------------------------------------------------------------------
 
 

@@ -216,13 +216,28 @@ class Sticky(Triples):
 
 
 class Shared(Triples):
-    """All of them hold one list."""
+    """All of them fill one row, which shows only where two are filled by turns."""
 
     everyones: Sequence[Any] = []
 
     def __init__(self, seq_len: int) -> None:
         super().__init__(seq_len)
-        self.held = self.everyones  # type: ignore[assignment]
+        self.open = self.everyones  # type: ignore[assignment]
+
+    def add(self, run: Run) -> None:
+        self.open.append(run)
+        if sum(r.num_tokens for r in self.open) >= self.seq_len:
+            self.held += [list(self.open)] * (3 - len(self.held))
+            self.open.clear()
+
+    def row(self) -> list[Run]:
+        row, self.held = self.held[0], []
+        return row
+
+    def flush(self) -> list[list[Run]]:
+        rows = [list(self.open)] if self.open else []
+        self.open.clear()
+        return rows
 
 
 class Stuck(Triples):

@@ -216,15 +216,16 @@ def _gather(rows: Sequence[Row], flat: Int64, plan: BatchPlan) -> _Columns:
     runs: list[tuple[int, int, int, int, int]] = []  # row, dataset, pieces, skip, cut
     at = 0
     for i, row in enumerate(rows):
+        end = (i + 1) * plan.seq_len
         for dataset, block, first, last, skip, cut, begin, num_tokens in row.runs:
+            if at + num_tokens > end:
+                got = sum(run.num_tokens for run in row.runs)
+                raise ValueError(f"a packer gave a row of {got} tokens, over {plan.seq_len}")
             flat[at : at + num_tokens] = block.tokens[begin : begin + num_tokens]
             at += num_tokens
             lengths.append(block.lengths[first:last])
             positions.append(block.positions[first:last])
             runs.append((i, dataset, last - first, skip, cut))
-        end = (i + 1) * plan.seq_len
-        if at > end:
-            raise ValueError(f"a packer gave a row of {at - end + plan.seq_len} tokens, over {plan.seq_len}")
         if at < end:
             flat[at:end] = plan.pad_id
             lengths.append(np.array([end - at], dtype=np.int64))

@@ -48,6 +48,7 @@ class BestFit:
         return PackerPlan(
             make=lambda: cls(packing.seq_len, pool_documents=pool_documents, pool_bytes=pool_bytes),
             length=LengthRule(overlong=overlong, max_tokens=packing.seq_len),
+            options={"pool_documents": pool_documents, "pool_bytes": pool_bytes, "overlong": overlong},
         )
 
     def room(self) -> int:

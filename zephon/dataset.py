@@ -67,8 +67,9 @@ class Dataset:
         Files are ordered by entry, then by POSIX path relative to the entry's wildcard-free folder, in
         UTF-8 byte order, so the order never depends on how a file system lists them.
         """
-        entries = [path] if isinstance(path, str | os.PathLike) else list(path)
-        paths = tuple(os.fspath(entry) for entry in entries)
+        entries = path if isinstance(path, Sequence) and not isinstance(path, str) else [path]
+        known = all(isinstance(entry, str | os.PathLike) for entry in entries)
+        paths = tuple(os.fspath(entry) for entry in entries) if known else ()
         if not paths or not all(isinstance(entry, str) and entry for entry in paths):
             raise ValueError(
                 f"dataset {name!r}: `path` must be a path or a non-empty list of paths, got {path!r}"

@@ -33,13 +33,11 @@ def make_lock(recipe: Recipe, readers: Sequence[RandomReader], tokenizer: Tokeni
 
 def _plugins(recipe: Recipe) -> dict[str, dict[str, str]]:
     """Returns an entry for every plugin that the recipe names and that is not the core's own."""
-    used = {
-        "work_sources": str(recipe.work_source.get("kind")),
-        "packers": recipe.packing.kind,
-    }
+    used = {("work_sources", str(recipe.work_source.get("kind"))), ("packers", recipe.packing.kind)}
+    used |= {("datasets", dataset.kind) for dataset in recipe.datasets if dataset.kind}
     if isinstance(recipe.schedule, Mapping):
-        used["schedules"] = str(recipe.schedule.get("kind"))
-    entries = {f"{role}.{kind}": plugins.lock_entry(role, kind) for role, kind in sorted(used.items())}
+        used.add(("schedules", str(recipe.schedule.get("kind"))))
+    entries = {f"{role}.{kind}": plugins.lock_entry(role, kind) for role, kind in sorted(used)}
     return {name: entry for name, entry in entries.items() if entry}
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from zephon import lock
 from zephon.dataset import Dataset
 from zephon.order import Order
-from zephon.packing import Carrying, PackerPlan
+from zephon.packing import PackerPlan
 from zephon.prepare import DatasetRules, Prepare
 from zephon.readers import RandomReader, open_reader
-from zephon.recipe import DEFAULT_FLUSH_EVERY, Recipe
+from zephon.recipe import Recipe
 from zephon.schedule import ScheduleTable
 from zephon.tokenizer import Encoder, TokenizerReport, load_tokenizer
 
@@ -84,9 +84,6 @@ def open_recipe(
     table = recipe.compile_schedule()
     packer = recipe.build_packer_plan()
     recipe.build_work_source()
-    flush_every = recipe.flush_every
-    if flush_every is None and not isinstance(packer.make(), Carrying):
-        flush_every = DEFAULT_FLUSH_EVERY
     folder = cache or default_cache()
     readers = tuple(
         open_reader(dataset, base=recipe.base, cache=folder, spool_bytes=spool_bytes, report=report)
@@ -105,7 +102,7 @@ def open_recipe(
         tokenizer=tokenizer,
         table=table,
         packer=packer,
-        flush_every=flush_every,
+        flush_every=recipe.effective_flush_every(packer),
         lock=lock.make_lock(recipe, readers, tokenizer),
     )
 

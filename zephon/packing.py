@@ -67,6 +67,8 @@ class Packing:
     def __post_init__(self) -> None:
         if type(self.seq_len) is not int or self.seq_len < 1:
             raise ValueError(f"packing: `seq_len` must be a whole number >= 1, got {self.seq_len!r}")
+        if not isinstance(self.kind, str) or not self.kind:
+            raise ValueError(f"packing: `kind` must name a packer, got {self.kind!r}")
         if type(self.pad_id) is not int or self.pad_id < 0:
             raise ValueError(f"packing: `pad_id` must be a token id >= 0, got {self.pad_id!r}")
         if type(self.mask_document_ends) is not bool:
@@ -92,6 +94,8 @@ class PackerPlan:
     make: Callable[[], Packer]
     length: LengthRule = field(default_factory=LengthRule)
     """What becomes of documents over seq_len before they reach the packer."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The packer's options with their defaults spelt out; part of the fingerprint."""
 
 
 class Wrap:

@@ -21,6 +21,11 @@ from zephon.tokenizer import Encoder
 
 MAX_BLOCK_DOCUMENTS = 4096
 SPLIT, TRUNCATE, DROP, REFUSE = "split", "truncate", "drop", "refuse"
+CURES = {
+    "": 'mend the record, or set on_error = "skip" for this dataset to count it and go on',
+    "too_long": 'shorten the document, or set overlong = "split", "truncate" or "drop" in [packing]',
+}
+"""By kind of fault; the empty one for all others."""
 
 Int64 = NDArray[np.int64]
 
@@ -150,7 +155,7 @@ class Prepare:
             f"dataset {rules.name!r}, file {file!r}, record {record}: cannot be used ({fault.kind})",
             got=fault.got,
             rule=fault.rule,
-            cure='mend the record, or set on_error = "skip" for this dataset to count it and go on',
+            cure=CURES.get(fault.kind, CURES[""]),
         )
 
     def _block(self, request: Request, read: _Read, tokens: NDArray[np.uint32], lengths: Int64) -> Block:
@@ -177,9 +182,9 @@ class Prepare:
             return
         kind = "dropped" if rule.overlong == DROP else "truncated"
         block.events = sorted(block.events + [Event(i, kind, 1) for i in over.tolist()])
-        lengths = np.minimum(block.lengths, rule.max_tokens)
-        lengths[over] = 0 if rule.overlong == DROP else rule.max_tokens
-        _keep(block, lengths > 0, lengths)
+        kept = np.ones(len(block.lengths), dtype=np.bool_)
+        kept[over] = rule.overlong != DROP
+        _keep(block, kept, np.minimum(block.lengths, rule.max_tokens))
 
 
 def _drop_empty(block: Block, num_special: int) -> None:
@@ -197,7 +202,7 @@ def _keep(block: Block, kept: NDArray[np.bool_], lengths: Int64) -> None:
     parts = [block.tokens[starts[i] : starts[i] + lengths[i]] for i in np.flatnonzero(kept).tolist()]
     block.tokens = np.concatenate(parts) if parts else block.tokens[:0]
     before = np.append(np.cumsum(kept) - kept, int(kept.sum())).tolist()  # kept documents ahead of each
-    last = len(kept) if block.end > int(block.positions[-1]) else int(np.flatnonzero(kept)[-1]) + 1
+    last = len(kept) + 1 if block.end > int(block.positions[-1]) else int(np.flatnonzero(kept)[-1]) + 1
     block.events = [Event(before[e.before], e.kind, e.number) for e in block.events if e.before < last]
     block.lengths, block.positions = lengths[kept], block.positions[kept]
 

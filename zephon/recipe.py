@@ -17,7 +17,7 @@ from zephon import plugins
 from zephon.dataset import Dataset
 from zephon.mixture import WorkSource, WorkSourceContext
 from zephon.order import GROUP_CHUNKS, GROUP_DOCUMENTS, WINDOW_CHUNKS, WINDOW_DOCUMENTS
-from zephon.packing import PackerPlan, Packing
+from zephon.packing import Carrying, PackerPlan, Packing
 from zephon.readers.jsonl import CHUNK_BYTES
 from zephon.schedule import Schedule, ScheduleContext, ScheduleTable, compile_schedule
 from zephon.tokenizer import Tokenize
@@ -52,7 +52,7 @@ class Recipe:
     total_steps: int | None = None
     """The planned length of the run, for schedules that need one."""
     flush_every: int | None = None
-    """Rows between flushes, for a packer that cannot say what it carries; None: 64 for such a packer."""
+    """Rows between flushes of a packer that cannot say what it carries (None: 64); others need none."""
     base: Path = field(default_factory=Path, compare=False)
     """The folder at which relative paths start."""
 
@@ -122,6 +122,12 @@ class Recipe:
         factory = plugins.find("packers", self.packing.kind)
         return cast(PackerPlan, factory(self.packing))
 
+    def effective_flush_every(self, plan: PackerPlan) -> int | None:
+        """Returns the rows between flushes; None for a packer that can say what it carries."""
+        if isinstance(plan.make(), Carrying):
+            return None
+        return self.flush_every or DEFAULT_FLUSH_EVERY
+
     def configuration(self) -> dict[str, Any]:
         """Returns the pure configuration, by dotted field name; what the fingerprint is over."""
         config: dict[str, Any] = {
@@ -129,7 +135,6 @@ class Recipe:
             "seed": self.seed,
             "lanes": self.lanes,
             "global_batch_size": self.global_batch_size,
-            "flush_every": self.flush_every,
             "tokenize.bos": self.tokenize.bos,
             "tokenize.eos": self.tokenize.eos,
             "tokenize.parse_special": self.tokenize.parse_special,
@@ -141,7 +146,10 @@ class Recipe:
             "datasets": list(self.names),
         }
         config |= {f"work_source.{name}": value for name, value in self.work_source.items()}
-        config |= {f"packing.{name}": value for name, value in self.packing.to_config().items()}
+        plan = self.build_packer_plan()
+        packing = self.packing.to_config() | dict(plan.options)
+        config |= {f"packing.{name}": value for name, value in packing.items()}
+        config["flush_every"] = self.effective_flush_every(plan)
         for dataset in self.datasets:
             config[f"datasets.{dataset.name}.text"] = dataset.text
             config[f"datasets.{dataset.name}.on_error"] = dataset.on_error

@@ -10,6 +10,8 @@ import bisect
 import hashlib
 import json
 import math
+import numbers
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -73,11 +75,12 @@ def check_weights(weights: object, where: str) -> dict[str, Fraction]:
         raise ValueError(f"{where}: weights must map every dataset to a number, got {weights!r}")
     exact: dict[str, Fraction] = {}
     for name, weight in weights.items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float | Fraction):
+        if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
             raise ValueError(f"{where}: the weight of {name!r} must be a number, got {weight!r}")
-        if not math.isfinite(weight) or weight < 0:
+        exactly = weight if isinstance(weight, numbers.Rational) else float(weight)
+        if (isinstance(exactly, float) and not math.isfinite(exactly)) or exactly < 0:
             raise ValueError(f"{where}: the weight of {name!r} must be finite and >= 0, got {weight!r}")
-        exact[str(name)] = Fraction(weight)
+        exact[str(name)] = Fraction(exactly)
     if not any(exact.values()):
         raise ValueError(f"{where}: at least one weight must be > 0, got {dict(weights)!r}")
     return exact
@@ -180,7 +183,7 @@ def compile_schedule(schedule: Schedule, context: ScheduleContext) -> ScheduleTa
     """Returns the integer table of `schedule`; steps whose shares equal those before are merged."""
     changes = getattr(schedule, "changes", None)
     if changes is not None:
-        steps: Sequence[int] = changes()
+        steps: Sequence[int] = [operator.index(step) for step in changes()]
     elif context.total_steps is not None:
         steps = range(context.total_steps)
     else:

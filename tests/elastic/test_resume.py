@@ -158,7 +158,7 @@ def test_inside_a_step_other_ranks_and_batches_are_refused() -> None:
     for world, micro in ((1, 1), (4, 1), (2, 2)):
         with (
             loaders(opened, world, options, micro_batch_size=micro) as ranks,
-            pytest.raises(StateError, match="inside a step restores on its own 2 ranks and batches of 1 rows"),
+            pytest.raises(StateError, match="inside a step it restores only on 2 ranks and batches of 1 rows"),
         ):
             ranks[0].load_state_dict(state)
 

@@ -179,10 +179,12 @@ def write_json(value: object) -> None:
 
 def write_table(table: Table) -> None:
     """Draws a table on standard output."""
-    console = Console(highlight=False, soft_wrap=False)
+    console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(highlight=False, width=PLAIN_WIDTH)
-    console.print(table)
+    with console.capture() as drawn:
+        console.print(table)
+    write("\n".join(line.rstrip() for line in drawn.get().splitlines()))
 
 
 def new_table(*headers: str, title: str = "") -> Table:
@@ -243,10 +245,8 @@ def report_error(error: BaseException, *, as_json: bool) -> Exit:
         return Exit.PIPE_CLOSED
     code = exit_code(error)
     message = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
-    if code is Exit.UNEXPECTED or not message:
+    if code is Exit.UNEXPECTED or isinstance(error, KeyError) or not message:
         message = f"{type(error).__name__}: {message}"
-    if isinstance(error, KeyError) and not isinstance(error, PluginError):
-        message = f"KeyError: {message}"
     if os.environ.get("ZEPHON_TRACEBACK") == "1":
         sys.stderr.write("".join(traceback.format_exception(error)))
     if as_json:

@@ -68,10 +68,15 @@ def _parts(path: Path) -> list[Path]:
     entries = sorted(p for p in path.iterdir() if not p.name.startswith((".", "_")))
     if any(p.is_file() and p.suffix.lower() in SUFFIXES for p in entries):
         return [path]
-    folders = (
-        [p for p in entries if p.is_dir() and any(map(_kind, list_files([str(p)], path)))] if entries else []
-    )
+    folders = [p for p in entries if p.is_dir() and _has_data(p)]
     return folders if len(folders) > 1 else [path]
+
+
+def _has_data(folder: Path) -> bool:
+    try:
+        return any(map(_kind, list_files([str(folder)], folder)))
+    except DataError:  # a folder without files
+        return False
 
 
 def _kind(file: DataFile) -> str:

@@ -39,24 +39,29 @@ from zephon.runfolder import read_batches
 DIGEST_CHARACTERS = 64
 
 
+StepsOption = Annotated[
+    str, typer.Option("--steps", metavar="A:B", help="Steps to print, half-open; B alone is 0:B.")
+]
+TrainerStepsOption = Annotated[
+    str, typer.Option("--trainer-steps", metavar="A:B", help="The same, counted from 1 as trainers log them.")
+]
+DpOption = Annotated[int, typer.Option("--dp", min=1, help="Run all ranks of this many, and merge them.")]
+MicroBatchOption = Annotated[int | None, typer.Option(min=1, help="Rows of a batch of a rank.")]
+CompareOption = Annotated[
+    Path | None, typer.Option(help="Earlier output, or a run folder: exit with 1 if a step differs.")
+]
+
+
 def hash_steps(
     recipe: RecipeArgument,
-    steps: Annotated[
-        str, typer.Option("--steps", metavar="A:B", help="Steps to print, half-open; B alone is 0:B.")
-    ] = "10",
-    trainer_steps: Annotated[
-        str,
-        typer.Option("--trainer-steps", metavar="A:B", help="The same, counted from 1 as trainers log them."),
-    ] = "",
-    dp: Annotated[int, typer.Option("--dp", min=1, help="Run all ranks of this many, and merge them.")] = 1,
-    micro_batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of a batch of a rank.")] = None,
+    steps: StepsOption = "10",
+    trainer_steps: TrainerStepsOption = "",
+    dp: DpOption = 1,
+    micro_batch_size: MicroBatchOption = None,
     workers: WorkersOption = None,
     executor: ExecutorOption = "threads",
     prefetch: PrefetchOption = 0,
-    compare: Annotated[
-        Path | None,
-        typer.Option(help="Earlier output, or a run folder: exit with 1 if a step differs."),
-    ] = None,
+    compare: CompareOption = None,
     settings: SetOption = None,
     cache: CacheOption = None,
     backend: BackendOption = "auto",
@@ -68,11 +73,9 @@ def hash_steps(
     only speed. What a step holds follows from the steps before it, so every step from 0 on is made, also
     where A > 0; only A to B-1 are printed.
     """
-    wanted = (
-        parse_range(trainer_steps, option="--trainer-steps", first=1)
-        if trainer_steps
-        else parse_range(steps, option="--steps")
-    )
+    wanted = parse_range(steps, option="--steps")
+    if trainer_steps:
+        wanted = parse_range(trainer_steps, option="--trainer-steps", first=1)
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
     expected = None if compare is None else read_digests(compare)
     options = LoaderOptions(
@@ -82,6 +85,18 @@ def hash_steps(
         executor=executor,
         prefetch=prefetch,
     )
+    raise typer.Exit(print_steps(source, options, wanted, expected, as_json=as_json))
+
+
+def print_steps(
+    source: Source,
+    options: LoaderOptions,
+    wanted: range,
+    expected: Mapping[int, str] | None,
+    *,
+    as_json: bool,
+) -> Exit:
+    """Prints the digests as they come, compares them with those expected, and returns the exit code."""
     found: dict[int, str] = {}
     with LateProgress() as progress:
         for step, value in run_steps(source, options, wanted, progress):
@@ -92,10 +107,8 @@ def hash_steps(
     if as_json:
         write_json(_to_json(found, different, compared=expected is not None))
     elif different:
-        typer.echo(
-            f"{len(different)} of {len(found)} steps differ from {compare}, first {different[0]}", err=True
-        )
-    raise typer.Exit(Exit.DIFFERENT if different else Exit.OK)
+        typer.echo(f"{len(different)} of {len(found)} steps differ, first {different[0]}", err=True)
+    return Exit.DIFFERENT if different else Exit.OK
 
 
 def run_steps(

@@ -105,7 +105,7 @@ def batch_of_step(opened: Opened, step: int, lane: int | None, progress: LatePro
             progress("steps", batch.step + 1, step + 1)
             if batch.step == step:
                 return batch
-    raise AssertionError("a loader goes on for ever")
+    raise ValueError(f"--step must be a step of the run, got {step}; the data end before it")
 
 
 def describe_rows(opened: Opened, batch: Batch) -> Iterator[ShownRow]:

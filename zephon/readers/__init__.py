@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+from zephon import plugins
 from zephon.dataset import Dataset
 from zephon.errors import DataError, explain
 from zephon.paths import DataFile, list_files
@@ -26,7 +27,6 @@ from zephon.readers.base import (
 )
 
 __all__ = [
-    "READERS",
     "Chunks",
     "Column",
     "Factory",
@@ -41,25 +41,6 @@ __all__ = [
 Factory = Callable[[Origin], Reader | RandomReader]
 
 
-def _jsonl(origin: Origin) -> RandomReader:
-    from zephon.readers.jsonl import JsonlReader
-
-    return JsonlReader(origin)
-
-
-def _parquet(origin: Origin) -> Reader:
-    from zephon.readers.parquet import ParquetReader
-
-    return ParquetReader(origin)
-
-
-def _memory(origin: Origin) -> RandomReader:
-    from zephon.readers.memory import MemoryReader
-
-    return MemoryReader(origin)
-
-
-READERS: Mapping[str, Factory] = {"jsonl": _jsonl, "memory": _memory, "parquet": _parquet}
 SUFFIXES: Mapping[str, str] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -100,18 +81,19 @@ def open_reader(
 
 
 def _factory(dataset: Dataset, kind: str) -> Factory:
-    """Returns what opens datasets of `kind`; entry points (`zephon.datasets`) come after `READERS`."""
-    factory = READERS.get(kind)
-    if factory is None:
+    """Returns what opens datasets of `kind`: an entry point, as the built-in readers are."""
+    try:
+        return cast(Factory, plugins.find("datasets", kind))
+    except LookupError as error:
+        known = ", ".join(sorted({info.name for info in plugins.installed("datasets")}))
         raise DataError(
             explain(
                 f"dataset {dataset.name!r}: there is no reader {kind!r}",
                 got=f"kind = {kind!r}",
-                rule=f"kinds known: {', '.join(sorted(READERS))}",
+                rule=f"kinds known: {known}",
                 cure="correct `kind` or install the plugin that provides it",
             )
-        )
-    return factory
+        ) from error
 
 
 def _kind(dataset: Dataset, files: Sequence[DataFile]) -> str:

@@ -1,0 +1,183 @@
+"""The run folder tells what a run read, whoever wrote it and however often it was begun again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import (
+    batches_per_step,
+    digest_of,
+    digests,
+    loaders,
+    make_recipe,
+    open_small,
+    take_steps,
+    union,
+    write_tokenizer,
+)
+from zephon.batch import step_digest
+from zephon.dataset import Dataset
+from zephon.opened import Opened
+from zephon.recipe import Recipe
+from zephon.runfolder import read_batches, read_lines, write_atomically
+from zephon.schedule import ScheduleTable, Stages
+
+
+def logged(folder: Path) -> list[str]:
+    """Returns the digests of the steps that the folder holds, which must be the first ones."""
+    steps = read_batches(folder)
+    assert list(steps) == list(range(len(steps)))
+    return [step_digest(rows) for rows in steps.values()]
+
+
+def run(
+    opened: Opened, folder: Path, num_steps: int, world: int, state: dict[str, Any] | None = None, **more: Any
+) -> tuple[list[str], dict[str, Any]]:
+    """Returns the digests of the next steps of a logged run, and the state after them."""
+    with loaders(opened, world, run_folder=folder, **more) as ranks:
+        for loader in ranks:
+            if state is not None:
+                loader.load_state_dict(state)
+        found = [digest_of(step) for step in take_steps(ranks, num_steps)]
+        return found, union(ranks)
+
+
+@pytest.mark.parametrize(("world", "micro"), [(1, None), (2, 2), (4, 1)])
+def test_the_log_has_the_digests_of_the_batches(tmp_path: Path, world: int, micro: int | None) -> None:
+    opened = open_small(make_recipe(lanes=4, global_batch_size=8))
+    found, _ = run(opened, tmp_path, 5, world, micro_batch_size=micro)
+    assert logged(tmp_path) == found == digests(opened, 5)
+    files = sorted(path.name for path in (tmp_path / "batches").iterdir())
+    assert files == [f"rank_{rank:05d}.jsonl" for rank in range(world)]
+
+
+def test_a_line_for_each_batch_after_one_for_the_attempt(tmp_path: Path) -> None:
+    opened = open_small(make_recipe())
+    with loaders(opened, 2, run_folder=tmp_path) as ranks:
+        batches = take_steps(ranks, 2)
+    lines = list(read_lines(tmp_path / "batches" / "rank_00001.jsonl"))
+    assert lines[0] == {"attempt": 0, "start": 0, "rank": 1, "dp_world_size": 2}
+    assert [line["step"] for line in lines[1:]] == [0, 1]
+    for line, (_, batch) in zip(lines[1:], batches, strict=True):
+        assert line["tokens"] == {name: int(n.sum()) for name, n in batch.tokens_by_dataset.items()}
+        assert [row[:2] for row in line["rows"]] == [[2, batch.step], [3, batch.step]]
+
+
+def test_what_was_only_prefetched_is_not_logged(tmp_path: Path) -> None:
+    run(open_small(make_recipe()), tmp_path, 2, 1, executor="threads", workers=2, prefetch=4)
+    assert len(logged(tmp_path)) == 2
+
+
+def test_a_last_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
+    run(open_small(make_recipe()), tmp_path, 3, 1)
+    log = tmp_path / "batches" / "rank_00000.jsonl"
+    whole = log.read_text()
+    for cut in (1, 2, 50, len(whole.splitlines()[-1]) + 1):
+        log.write_text(whole[:-cut])
+        assert len(read_batches(tmp_path)) == (3 if cut == 1 else 2)
+
+
+def test_a_run_goes_on_after_a_line_that_was_cut(tmp_path: Path) -> None:
+    """The next line must not be glued to it."""
+    opened = open_small(make_recipe())
+    expected, _ = run(opened, tmp_path, 2, 1)
+    state = run(opened, tmp_path / "elsewhere", 2, 1)[1]
+    log = tmp_path / "batches" / "rank_00000.jsonl"
+    log.write_text(log.read_text()[:-40])
+    more, _ = run(opened, tmp_path, 2, 1, state)
+    lines = read_batches(tmp_path)
+    assert list(lines) == [0, 2, 3]
+    assert [step_digest(lines[step]) for step in (0, 2, 3)] == [expected[0], *more]
+
+
+def test_the_newest_attempt_counts_from_its_first_step_on(tmp_path: Path) -> None:
+    """Attempt 1 goes back to step 2 with another future: what attempt 0 logged from there on is no more."""
+    opened = open_small(make_recipe(schedule=Stages({0: {"web": 1, "code": 1}})))
+    amended = open_small(make_recipe(schedule=Stages({0: {"web": 1, "code": 1}, 2: {"web": 0, "code": 1}})))
+    with loaders(opened, 2, run_folder=tmp_path) as ranks:
+        old = [digest_of(step) for step in take_steps(ranks, 2)]
+        state = union(ranks)
+        take_steps(ranks, 4)
+    new, _ = run(amended, tmp_path, 2, 4, state)
+    assert logged(tmp_path) == [*old, *new]
+
+
+def test_attempts_on_other_numbers_of_ranks_make_one_log(tmp_path: Path) -> None:
+    opened = open_small(make_recipe())
+    state = None
+    for world in (4, 1, 2):
+        _, state = run(opened, tmp_path, 2, world, state)
+    assert logged(tmp_path) == digests(opened, 6)
+
+
+def test_an_attempt_that_begins_inside_a_step_leaves_the_rows_before_it(tmp_path: Path) -> None:
+    opened = open_small(make_recipe(lanes=4, global_batch_size=8))
+    with loaders(opened, 2, micro_batch_size=1, run_folder=tmp_path) as ranks:
+        for loader in ranks:
+            for _ in range(batches_per_step(loader) + 1):
+                next(loader)
+        state = union(ranks)
+    with loaders(opened, 2, micro_batch_size=1, run_folder=tmp_path) as ranks:
+        for loader in ranks:
+            loader.load_state_dict(state)
+            for _ in range(batches_per_step(loader) - 1):
+                next(loader)
+    assert logged(tmp_path) == digests(opened, 2)
+
+
+def test_two_restores_of_one_state_are_two_attempts(tmp_path: Path) -> None:
+    """The first gets further, on other ranks and with another future; the second is what counts."""
+    opened = open_small(make_recipe(schedule=Stages({0: {"web": 1, "code": 1}})))
+    other = open_small(make_recipe(schedule=Stages({0: {"web": 1, "code": 1}, 2: {"web": 0, "code": 1}})))
+    old, state = run(opened, tmp_path, 2, 1)
+    run(other, tmp_path, 4, 4, state)
+    new, _ = run(opened, tmp_path, 2, 2, state)
+    assert logged(tmp_path) == [*old, *new]
+
+
+def test_the_lock_and_the_schedule_lie_beside(tmp_path: Path) -> None:
+    opened = open_small(make_recipe())
+    run(opened, tmp_path, 1, 2)
+    assert json.loads((tmp_path / "lock.json").read_text()) == opened.lock
+    (path,) = (tmp_path / "schedules").iterdir()
+    table = ScheduleTable.from_json(json.loads(path.read_text()))
+    assert table == opened.table
+    assert path.stem == table.hash()
+
+
+def test_the_recipe_is_the_recipe_wherever_it_is_read(tmp_path: Path) -> None:
+    """Relative paths start at the recipe's own folder, and its copy lies in another."""
+    home = tmp_path / "home"
+    write_tokenizer(home / "letters")
+    (home / "web.jsonl").write_text('{"text": "one two "}\n' * 9)
+    recipe = make_recipe(datasets=(Dataset.from_path("web", "web.jsonl"),), base=home, tokenizer="letters")
+    found = []
+    with recipe.loader(executor="inline", run_folder=tmp_path / "run", backend="tokenizers", cache=home) as loader:
+        found.append(digest_of([next(loader)]))
+    copy = Recipe.from_toml(tmp_path / "run" / "recipe.toml")
+    assert copy.fingerprint() == recipe.fingerprint()
+    with copy.loader(executor="inline", backend="tokenizers", cache=home) as loader:
+        found.append(digest_of([next(loader)]))
+    assert found[0] == found[1]
+
+
+def test_a_recipe_without_a_toml_form_says_why(tmp_path: Path) -> None:
+    run(open_small(make_recipe()), tmp_path, 1, 1)
+    text = (tmp_path / "recipe.toml").read_text()
+    assert text.startswith("# this recipe has no TOML form: dataset 'web' is in memory")
+
+
+def test_a_folder_that_holds_no_run_has_no_steps(tmp_path: Path) -> None:
+    assert read_batches(tmp_path) == {}
+    assert list(read_lines(tmp_path / "missing")) == []
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "deep" / "a.json", "one")
+    write_atomically(tmp_path / "deep" / "a.json", "two")
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["a.json"]
+    assert (tmp_path / "deep" / "a.json").read_text() == "two"
