@@ -31,7 +31,7 @@ CORE_MAY_IMPORT = sys.stdlib_module_names | {
     "typer",
     "rich",
 }
-OPTIONAL = {"torch": ("zephon/batch.py", "zephon/loader.py"), "fastokens": ("zephon/tokenizer.py",)}
+OPTIONAL = {"torch": ("zephon/batch.py", "zephon/buffers.py"), "fastokens": ("zephon/tokenizer.py",)}
 """Optional distributions, and the modules whose functions may import them."""
 MAY_CATCH_ALL = ("zephon/prepare.py", "zephon/plugins.py", "zephon/cli/__init__.py", "zephon/loader.py")
 """Boundaries, where what failed is handed to whom it concerns."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zephon import batch as batch_module
-from zephon.batch import IGNORE, Batch, BatchPlan, assemble, digest, new_array, step_digest
+from zephon.batch import IGNORE, Batch, BatchPlan, assemble, digest, step_digest
 from zephon.lane import LaneState, Row
 from zephon.prepare import Block
 from zephon.stream import Run
@@ -212,7 +212,7 @@ def test_arrays_are_made_where_the_plan_says() -> None:
 
     def note(shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
         made.append(shape)
-        return new_array(shape)
+        return np.empty(shape, dtype=np.int64)
 
     noting = BatchPlan(seq_len=3, datasets=DATASETS, mask_document_ends=True, pad_id=0, new_array=note)
     batch = assemble([row_of([run_of(block_of([3]), 0, 1)])], 0, noting)

@@ -150,12 +150,12 @@ SAME: dict[str, Any] = {
     "the budget of bad records": {"datasets": (replace(WEB, max_bad=3), CODE)},
     "the folder of the recipe": {"base": Path("/elsewhere")},
     "lanes as they are by default": {"lanes": 4},
+    "flushes, which a packer that carries does not need": {"flush_every": 8},
 }
 OTHER: dict[str, Any] = {
     "seed": {"seed": 43},
     "lanes": {"lanes": 2},
     "global_batch_size": {"global_batch_size": 8},
-    "flush_every": {"flush_every": 8},
     "tokenize.bos": {"tokenize": replace(BASE.tokenize, bos=True)},
     "tokenize.eos": {"tokenize": replace(BASE.tokenize, eos=False)},
     "tokenize.parse_special": {"tokenize": replace(BASE.tokenize, parse_special=True)},
@@ -163,7 +163,6 @@ OTHER: dict[str, Any] = {
     "packing.kind": {"packing": replace(BASE.packing, kind="best_fit")},
     "packing.pad_id": {"packing": replace(BASE.packing, pad_id=1)},
     "packing.mask_document_ends": {"packing": replace(BASE.packing, mask_document_ends=False)},
-    "packing.pool_documents": {"packing": replace(BASE.packing, options={"pool_documents": 3})},
     "datasets": {"datasets": (CODE, WEB)},
     "datasets.web.text": {"datasets": (replace(WEB, text="body"), CODE)},
     "datasets.web.on_error": {"datasets": (replace(WEB, on_error="skip"), CODE)},
@@ -182,7 +181,17 @@ def test_what_decides_rows_is_in_the_fingerprint_by_its_name(field: str) -> None
     assert other.fingerprint() != BASE.fingerprint()
     names = {name for name, *_ in diff_configuration(BASE.configuration(), other.configuration())}
     assert field in names
-    assert names <= {field, "lanes"} | ({"datasets"} if field == "datasets" else set())
+    options = {"packing.pool_documents", "packing.pool_bytes", "packing.overlong"}
+    assert names <= {field, "lanes"} | (options if field == "packing.kind" else set())
+
+
+def test_the_options_of_a_packer_are_in_the_fingerprint_with_their_defaults() -> None:
+    def best_fit(**options: int) -> str:
+        packing = replace(BASE.packing, kind="best_fit", options=options)
+        return replace(BASE, packing=packing).fingerprint()
+
+    assert best_fit() == best_fit(pool_documents=64)
+    assert best_fit() != best_fit(pool_documents=63)
 
 
 def test_all_fingerprints_differ() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon.buffers import BufferPool
 from zephon.lane import Row
 
 if TYPE_CHECKING:
@@ -110,19 +111,6 @@ def step_digest(rows: Iterable[RowDigest]) -> str:
     return hashlib.sha256(b"".join(bytes.fromhex(value) for _, _, value in ordered)).hexdigest()
 
 
-def new_array(shape: tuple[int, ...]) -> Int64:
-    """Returns an uninitialised int64 array in ordinary memory."""
-    return np.empty(shape, dtype=np.int64)
-
-
-def new_pinned_array(shape: tuple[int, ...]) -> Int64:
-    """Returns an uninitialised int64 array in page-locked memory, from which a GPU copies without waiting."""
-    import torch
-
-    pinned: Int64 = torch.empty(shape, dtype=torch.int64, pin_memory=True).numpy()
-    return pinned
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
     """What all batches of a loader share."""
@@ -131,7 +119,8 @@ class BatchPlan:
     datasets: tuple[str, ...]
     mask_document_ends: bool
     pad_id: int
-    new_array: Callable[[tuple[int, ...]], Int64] = new_array
+    new_array: Callable[[tuple[int, ...]], Int64] = field(default_factory=BufferPool)
+    """Gives uninitialised memory for the arrays."""
 
 
 @dataclass(frozen=True, slots=True)

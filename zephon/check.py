@@ -87,7 +87,7 @@ def check_recipe(
         datasets=facts,
         memory=check.memory(sizes),
         tokens_per_step=recipe.tokens_per_step,
-        recipe=recipe.fingerprint(),
+        recipe=check.fingerprint(),
     )
 
 
@@ -127,7 +127,8 @@ class _Check:
         kinds = [("packers", recipe.packing.kind), ("work_sources", recipe.work_source.get("kind"))]
         if isinstance(recipe.schedule, Mapping):
             kinds.append(("schedules", recipe.schedule.get("kind")))
-        for role, kind in kinds:
+        kinds += [("datasets", dataset.kind) for dataset in recipe.datasets if dataset.kind]
+        for role, kind in dict.fromkeys(kinds):
             try:
                 entry = plugins.lock_entry(role, str(kind))
             except LookupError:  # said above, by what failed to build
@@ -135,6 +136,13 @@ class _Check:
             if entry:
                 message = f"{role} {kind!r} of {entry['distribution']} {entry['version']}, kept in the lock"
                 self.add(OK, "plugins", message)
+
+    def fingerprint(self) -> str:
+        """Returns the recipe's, or nothing where a part of it cannot be built."""
+        try:
+            return self.recipe.fingerprint()
+        except REFUSALS:  # said above, by what failed to build
+            return ""
 
     def open_datasets(self, report: Report | None) -> None:
         """Opens every dataset, each on its own."""

@@ -88,7 +88,7 @@ class CheckReport:
     """One for each data-parallel size that fits."""
     tokens_per_step: int
     recipe: str
-    """The recipe's fingerprint."""
+    """The recipe's fingerprint; empty where a part of it cannot be built."""
 
     @property
     def ok(self) -> bool:

@@ -30,8 +30,9 @@ GROUP_DOCUMENTS = 1000
 """A group has at least GROUP_CHUNKS chunks, and GROUP_DOCUMENTS documents for each of its lanes."""
 CACHED_DOCUMENTS = 1 << 22
 """Bound on the shuffled addresses that an order keeps in memory (16 bytes each)."""
-SMALL_GROUP = 1 << 12
+SMALL_GROUP = 64
 """Groups of one window and at most this many documents shuffle many epochs in one call."""
+MAX_PAGES = 1 << 12
 PAGE_POSITIONS = 512
 """Positions of every lane of a group whose addresses are made, and kept, together."""
 
@@ -102,7 +103,7 @@ class Order:
 
     def _make_cache(self) -> None:
         page_documents = max(group.page_documents for group in self._groups)
-        size = max(2 * self.num_groups, CACHED_DOCUMENTS // page_documents, 4)
+        size = max(2 * self.num_groups, min(MAX_PAGES, CACHED_DOCUMENTS // page_documents), 4)
         self._page = functools.lru_cache(maxsize=size)(self._shuffle_page)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -81,6 +81,7 @@ def build_app() -> typer.Typer:
         add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
         epilog=EXIT_TEXT,
     )
     app.callback(epilog=EXIT_TEXT)(_root)

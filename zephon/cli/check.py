@@ -103,7 +103,7 @@ def draw(report: CheckReport) -> None:
     if report.memory:
         write("")
         write_table(memory)
-    write(f"\n{report.tokens_per_step:,} tokens a step; recipe {report.recipe[:12]}")
+    write(f"\n{report.tokens_per_step:,} tokens a step; recipe {report.recipe[:12] or 'incomplete'}")
     write(report.verdict())
 
 
