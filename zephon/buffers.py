@@ -23,7 +23,7 @@ class BufferPool:
     """Hands out int64 arrays of any shape; those of the shape asked last are recycled."""
 
     def __init__(self, *, pinned: bool = False) -> None:
-        """Makes an empty pool, of page-locked memory (from which a GPU copies without waiting) if `pinned`."""
+        """Makes an empty pool; `pinned` memory is page-locked, so that a GPU copies it without waiting."""
         self._pinned = pinned
         self._free: list[Int64] = []
 
