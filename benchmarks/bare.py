@@ -7,6 +7,7 @@ order, no mixing, no packing, no state: what is left is what any loader has to p
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ import pyarrow.parquet as pq
 from recipes import CORPORA, NUM_WORKERS, TOKENIZER, parquet_files
 
 BATCH_BYTES = 256 << 10
+WINDOW = 16
+"""Row groups that are read from in turns."""
 BYTES_PER_TOKEN = 4
 """A guess, for batches that are still being encoded."""
 
@@ -52,20 +55,44 @@ def open_tokenizers() -> Encode:
 ENCODERS = {"fastokens": open_fastokens, "tokenizers": open_tokenizers}
 
 
+def read_texts(file: pq.ParquetFile, group: int) -> list[str]:
+    """Returns the texts of a row group."""
+    texts: list[str] = file.read_row_group(group, columns=["text"]).column("text").to_pylist()
+    return texts
+
+
 def read_batches(files: list[Path]) -> Iterator[list[str]]:
-    """Yields the texts of `files` for ever, row group after row group in one shuffled order."""
+    """Yields the texts of `files` for ever, each row group read once a lap.
+
+    Batches come in turns from WINDOW row groups, so that they are as mixed as what the loader reads. The
+    first of these begin somewhere in their middle, so that they do not all end together.
+    """
     opened = [pq.ParquetFile(path) for path in files]
     groups = [(file, group) for file in opened for group in range(file.num_row_groups)]
     random.Random(0).shuffle(groups)
+    ahead = itertools.cycle(groups)
+    window: list[Iterator[list[str]]] = []
+    size = min(WINDOW, len(groups))
+    for place in range(size):
+        texts = read_texts(*next(ahead))
+        window.append(cut_batches(texts[len(texts) * place // size :]))
     while True:
-        for file, group in groups:
-            texts = file.read_row_group(group, columns=["text"]).column("text").to_pylist()
-            first = size = 0
-            for i, text in enumerate(texts):
-                size += len(text)
-                if size >= BATCH_BYTES or i + 1 == len(texts):
-                    yield texts[first : i + 1]
-                    first, size = i + 1, 0
+        for place in range(size):
+            batch = next(window[place], None)
+            if batch is None:
+                window[place] = cut_batches(read_texts(*next(ahead)))
+                batch = next(window[place])
+            yield batch
+
+
+def cut_batches(texts: list[str]) -> Iterator[list[str]]:
+    """Yields `texts` in batches of about BATCH_BYTES."""
+    first = size = 0
+    for i, text in enumerate(texts):
+        size += len(text)
+        if size >= BATCH_BYTES or i + 1 == len(texts):
+            yield texts[first : i + 1]
+            first, size = i + 1, 0
 
 
 class BareLoop:

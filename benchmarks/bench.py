@@ -12,18 +12,29 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from children import Child
+from plans import measure_elastic, measure_share
 from recipes import is_built
-from report import Meter, summary
+from report import Meter, Section, summary
 from rich.console import Console
-from sections import SECTIONS
+from runs import measure_memory, measure_restore
+from speed import measure_lanes, measure_speed
 
 CORPORA = Path(__file__).resolve().parent / "corpora.py"
 LIBRARIES = ("numpy", "pyarrow", "tokenizers", "fastokens")
+SECTIONS: Mapping[str, Section] = {
+    "speed": measure_speed,
+    "lanes": measure_lanes,
+    "memory": measure_memory,
+    "restore": measure_restore,
+    "share": measure_share,
+    "elastic": measure_elastic,
+}
 NEED_NO_CORPORA = {"share"}
 WIDTH = 140
 """Of the tables, where standard output is not a terminal."""

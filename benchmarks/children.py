@@ -1,7 +1,7 @@
 """Loads from the outside: started, asked in turns, ended; and the ratios of what they answer.
 
-Upstream: `sections.py`. Downstream: `loads.py` in a process for each load. Everything that is compared runs
-in turns (A B A B A B), so that a busy machine is busy for both.
+Upstream: `speed.py`, `runs.py` and `plans.py`. Downstream: `loads.py`, in a process for each load.
+Everything that is compared runs in turns (A B A B A B), so that a busy machine is busy for both.
 """
 
 from __future__ import annotations
@@ -61,6 +61,19 @@ class Spread:
 def ratio(ours: Sequence[Sample], theirs: Sequence[Sample]) -> Spread:
     """Returns the spread over the turns of our tokens per CPU second by theirs."""
     return Spread.of([a.per_cpu_s / b.per_cpu_s for a, b in zip(ours, theirs, strict=True)])
+
+
+def loader_spec(
+    lanes: int, seq_len: int = 2048, *, backend: str = "auto", micro_batch_size: int | None = None
+) -> dict[str, Any]:
+    """Returns what `loads.py` needs to know of a loader; a batch is a whole step unless it is told."""
+    return {
+        "load": "loader",
+        "lanes": lanes,
+        "seq_len": seq_len,
+        "backend": backend,
+        "micro_batch_size": micro_batch_size,
+    }
 
 
 class Child:

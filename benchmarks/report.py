@@ -1,11 +1,11 @@
 """What a section found, and how it is shown: tables, targets, a progress bar.
 
-Upstream: `sections.py`. Downstream: the terminal, and the file of `--json`.
+Upstream: `speed.py`, `runs.py` and `plans.py`. Downstream: the terminal, and the file of `--json`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any
@@ -14,6 +14,9 @@ from children import Spread
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+MIB = 1 << 20
+GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,27 +61,6 @@ class Result:
         return {"targets": [asdict(target) for target in self.targets], **self.data}
 
 
-def summary(results: Sequence[Result]) -> Table:
-    """Returns the table of all targets."""
-    table = Table(title="Targets", title_justify="left", title_style="bold")
-    for column in ("target", "wanted", "measured", ""):
-        table.add_column(column)
-    for target in (target for result in results for target in result.targets):
-        met = "[green]met[/]" if target.met else "[red]not met[/]"
-        table.add_row(target.name, target.wanted, target.measured, met)
-    return table
-
-
-def format_spread(spread: Spread, digits: int = 2) -> str:
-    """Returns a spread as `median (least..most)`."""
-    return f"{spread.median:.{digits}f} ({spread.low:.{digits}f}..{spread.high:.{digits}f})"
-
-
-def format_mib(num_bytes: float) -> str:
-    """Returns bytes as MiB."""
-    return f"{num_bytes / (1 << 20):,.1f} MiB"
-
-
 class Meter:
     """A progress bar for a section at a time; a context manager."""
 
@@ -110,3 +92,40 @@ class Meter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+Section = Callable[[bool, Meter], Result]
+"""(quick, meter) -> what a section found."""
+
+
+def below(name: str, num_bytes: float, limit: int) -> Target:
+    """Returns the target of a size."""
+    wanted = f"< {format_mib(limit)}"
+    return Target(name=name, wanted=wanted, measured=format_mib(num_bytes), met=num_bytes < limit)
+
+
+def within(name: str, seconds: float, limit_s: float) -> Target:
+    """Returns the target of a time."""
+    wanted = f"< {limit_s:g} s"
+    return Target(name=name, wanted=wanted, measured=f"{seconds:.3f} s", met=seconds < limit_s)
+
+
+def summary(results: Sequence[Result]) -> Table:
+    """Returns the table of all targets."""
+    table = Table(title="Targets", title_justify="left", title_style="bold")
+    for column in ("target", "wanted", "measured", ""):
+        table.add_column(column)
+    for target in (target for result in results for target in result.targets):
+        met = "[green]met[/]" if target.met else "[red]not met[/]"
+        table.add_row(target.name, target.wanted, target.measured, met)
+    return table
+
+
+def format_spread(spread: Spread, digits: int = 2) -> str:
+    """Returns a spread as `median (least..most)`."""
+    return f"{spread.median:.{digits}f} ({spread.low:.{digits}f}..{spread.high:.{digits}f})"
+
+
+def format_mib(num_bytes: float) -> str:
+    """Returns bytes as MiB."""
+    return f"{num_bytes / MIB:,.1f} MiB"

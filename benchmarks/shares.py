@@ -1,7 +1,7 @@
 """Whether a step holds what the schedule says: short and long documents, 32 lanes, a switch at step 100.
 
-Upstream: documents of 40 and of 4,000 letters, of which each is one token. Downstream: `sections.py`. The
-numbers are those of one run and depend on its seed only, so several seeds are run.
+Upstream: documents of 40 and of 4,000 letters, of which each is one token. Downstream: `plans.py`. All
+documents of a dataset have one length, so the numbers depend on the schedule only, not on the seed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from recipes import NUM_WORKERS
 
 from zephon import Dataset, Loader, MixtureWorkSource, Pipeline, Stages
 
@@ -33,7 +35,7 @@ PLANS: dict[str, tuple[dict[str, int], dict[str, int]]] = {
 
 
 class ShareLoad:
-    """Runs one schedule with one seed."""
+    """Runs one schedule after the other."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         letters = random.Random(0)
@@ -49,16 +51,14 @@ class ShareLoad:
         ]
 
     def ask(self, command: str, argument: Any) -> dict[str, Any]:
-        """Returns the tokens of each dataset in each step, for argument (plan, seed)."""
+        """Returns the tokens of each dataset in each step of the plan that the argument names."""
         assert command == "tokens"
-        plan, seed = argument
-        first, second = PLANS[plan]
+        first, second = PLANS[argument]
         mixture = MixtureWorkSource(self._datasets, Stages({0: first, SWITCH: second}))
         with tempfile.TemporaryDirectory(prefix="zephon-bench-") as folder:
             tokenizer = write_letters(Path(folder))
-            pipeline = Pipeline(mixture, global_batch_size=NUM_LANES, seed=seed)
-            recipe = pipeline.tokenize(tokenizer).pack(SEQ_LEN).recipe()
-            with recipe.loader(cache=folder, workers=2) as loader:
+            pipeline = Pipeline(mixture, global_batch_size=NUM_LANES).tokenize(tokenizer).pack(SEQ_LEN)
+            with pipeline.loader(cache=folder, workers=NUM_WORKERS) as loader:
                 return {"tokens": count_steps(loader)}
 
 

@@ -22,7 +22,12 @@ def prepare() -> Prepare:
     return open_small(make_recipe({"web": words("web", 50), "code": words("code", 7)})).prepare()
 
 
-REQUESTS = [Request(0, 0, 0, 64), Request(1, 3, 5, 1), Request(0, 2, 17, 100), Request(0, 0, 3, 1, (3, 9, 40))]
+REQUESTS = [
+    Request(0, 0, 0, 64),
+    Request(1, 3, 5, 1),
+    Request(0, 2, 17, 100),
+    Request(0, 0, 3, 1, (3, 9, 40)),
+]
 
 
 def plain(block: Block | Exception) -> tuple[list[int], list[int], list[int], int]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,9 @@ def fed(
 ) -> Iterator[Feed]:
     """Gives a feed over threads, and closes it."""
     made = Feed(
-        Workers(executor or ThreadPoolExecutor(workers), run, workers), budget_bytes=1 << 20, timeout_s=timeout_s
+        Workers(executor or ThreadPoolExecutor(workers), run, workers),
+        budget_bytes=1 << 20,
+        timeout_s=timeout_s,
     )
     try:
         yield made
@@ -141,7 +144,11 @@ def test_at_most_two_tasks_for_each_worker_are_under_way() -> None:
             future.add_done_callback(lambda _: setattr(Counting, "under_way", Counting.under_way - 1))
             return future
 
-    with fed(lambda requests: (time.sleep(0.002), run(requests))[1], 2, Counting(2)) as made:
+    def brief(requests: Sequence[Request]) -> list[Block | Exception]:
+        time.sleep(0.002)
+        return run(requests)
+
+    with fed(brief, 2, Counting(2)) as made:
         tickets = [made.request(ask(i, 256 * KIB)) for i in range(30)]
         assert Counting.under_way == 4
         assert [made.result(ticket).end for ticket in tickets] == list(range(1, 31))
@@ -206,7 +213,7 @@ def test_a_closed_feed_gives_no_blocks() -> None:
         made.close()
         for late in (ticket, made.request(ask(1, 1))):
             with pytest.raises(ZephonError, match="the loader is closed"):
-                within(5, lambda late=late: made.result(late))
+                within(5, partial(made.result, late))
 
 
 def test_closing_wakes_who_waits() -> None:
@@ -278,3 +285,21 @@ def test_a_pool_that_breaks_between_two_tasks_does_not_leave_a_waiter_behind() -
         assert [made.result(ticket).end for ticket in tickets[:2]] == [1, 2]
         with pytest.raises(WorkerError, match="a worker process ended"):
             within(5, lambda: made.result(tickets[2]))
+
+
+def test_closing_with_much_waiting_does_not_leave_a_spinning_thread() -> None:
+    """What asks a closed feed for more, as the thread that makes rows ahead does, gets on."""
+    release = threading.Event()
+
+    def slow(requests: Sequence[Request]) -> list[Block | Exception]:
+        release.wait(20)
+        return run(requests)
+
+    made = Feed(Workers(ThreadPoolExecutor(1), slow, 1), budget_bytes=1 << 20, timeout_s=10.0)
+    for i in range(9):
+        made.request(ask(i, 256 * KIB))
+    threading.Timer(0.1, release.set).start()
+    made.close()
+    ticket = within(5, lambda: made.request(ask(9, 256 * KIB)))
+    with pytest.raises(ZephonError, match="the loader is closed"):
+        within(5, lambda: made.result(ticket))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -146,7 +147,7 @@ class OneByOne(MixtureWorkSource):
     """The mixture, asked again before every document."""
 
     def choose(self, ledger: Ledger) -> tuple[int, int]:
-        return super(OneByOne, self).choose(ledger)[0], 1
+        return super().choose(ledger)[0], 1
 
 
 @pytest.mark.parametrize("kind", ["wrap", "best_fit"])
@@ -172,7 +173,7 @@ def test_the_pieces_of_a_dataset_are_its_documents_in_order(kind: str) -> None:
         starts = sorted((position, offset) for d, position, offset, _ in drawn if d == dataset)
         assert len(starts) == len(set(starts)) == len(ends)
         assert starts[0] == (0, 0)
-        for before, after in zip(starts, starts[1:], strict=False):
+        for before, after in pairwise(starts):
             assert after in ends or after == (before[0] + 1, 0)
 
 

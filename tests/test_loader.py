@@ -25,8 +25,9 @@ from tests.helpers import (
 from zephon import Pipeline, digest, step_digest
 from zephon.dataset import Dataset
 from zephon.errors import StateError, ZephonError
-from zephon.loader import Loader, LoaderOptions
+from zephon.loader import Loader
 from zephon.mixture import MixtureWorkSource
+from zephon.options import LoaderOptions
 from zephon.schedule import Constant, Stages
 
 
@@ -55,7 +56,8 @@ def test_a_batch_is_four_arrays_and_its_pieces() -> None:
     with loaders(open_small(make_recipe())) as (loader,):
         batch = next(loader)
     for array in (batch.inputs, batch.labels, batch.positions, batch.segment_ids):
-        assert (array.shape, array.dtype) == ((4, 16), np.int64)
+        assert array.shape == (4, 16)
+        assert array.dtype == np.int64
     assert batch.datasets == ("web", "code")
     assert sum(tokens.sum() for tokens in batch.tokens_by_dataset.values()) == 64
     assert batch.pieces.length.sum() == 64
@@ -187,7 +189,7 @@ def test_an_error_in_a_restore_names_ranks_and_lanes() -> None:
         loader.load_state_dict({})
 
 
-# Through the public door, with a real tokenizer ---------------------------------------------------------------
+# Through the public door, with a real tokenizer ---------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import make_recipe
-from zephon.loader import LoaderOptions
-from zephon.options import LoaderKeywords
+from zephon.options import LoaderKeywords, LoaderOptions
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,8 @@ def test_a_time_that_no_block_can_keep_is_refused(worker_timeout_s: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("workers", "count"), [(3, 3), ({"tokenize": 2}, 2), ({}, 1), (None, min(4, len(os.sched_getaffinity(0))))]
+    ("workers", "count"),
+    [(3, 3), ({"tokenize": 2}, 2), ({}, 1), (None, min(4, len(os.sched_getaffinity(0))))],
 )
 def test_the_number_of_workers(workers: Any, count: int) -> None:
     assert LoaderOptions(workers=workers).num_workers == count

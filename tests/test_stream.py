@@ -1,4 +1,4 @@
-"""A stream gives the documents of a lane in order, cut as asked, whatever its blocks; the cursor is enough."""
+"""A stream gives the documents of a lane in order, cut as asked; the cursor is all it goes on from."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ BOUNDS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1,
 LENGTHS = st.lists(st.integers(0, 30), max_size=9).map(lambda lengths: [*lengths, 4])
 
 
-@given(LENGTHS, BOUNDS, st.integers(0, 3), st.sampled_from([1, 20, 100, 1 << 16]), st.sampled_from([1, 2, 4096]))
+@given(
+    LENGTHS, BOUNDS, st.integers(0, 3), st.sampled_from([1, 20, 100, 1 << 16]), st.sampled_from([1, 2, 4096])
+)
 def test_the_runs_are_the_documents_in_order(
     lengths: list[int], bounds: list[tuple[int, int]], lane: int, block_bytes: int, block_documents: int
 ) -> None:
@@ -176,7 +178,7 @@ def test_opening_twice_is_opening_once() -> None:
 
 def test_too_many_bad_records_are_an_error() -> None:
     stream = stream_of(opened_with([None, "a"]), max_bad=2)
-    with pytest.raises(DataError, match="a lane may skip at most max_bad = 2") as caught:
+    with pytest.raises(DataError, match="a lane may skip at most max_bad = 2") as caught:  # noqa: PT012
         for _ in range(100):
             stream.take(1, 9)
     assert "got:  3 skipped" in str(caught.value)

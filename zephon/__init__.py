@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import metadata as _metadata
 
 from zephon.batch import Batch, digest, step_digest
+from zephon.check import CheckReport, check_recipe
 from zephon.dataset import Dataset
 from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError, ZephonError
 from zephon.loader import Loader
@@ -51,6 +52,7 @@ __all__ = [
     "PARTS",
     "Batch",
     "CheckError",
+    "CheckReport",
     "Constant",
     "DataError",
     "Dataset",
@@ -75,6 +77,7 @@ __all__ = [
     "WorkSource",
     "WorkerError",
     "ZephonError",
+    "check_recipe",
     "compile_schedule",
     "digest",
     "open_recipe",

@@ -10,7 +10,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ IGNORE = -100
 PADDING = -1
 """The dataset of the piece that pads a row."""
 
-GROUP_TOKENS = 1 << 14
+GROUP_TOKENS = 1 << 16
 """Tokens that are worked on together."""
 
 Int64 = NDArray[np.int64]
@@ -47,6 +47,19 @@ class Pieces:
     length: Int64
 
 
+class _Drawn(NamedTuple):
+    """A run of pieces, or the padding of a row, as it stands in a batch; keeps no tokens alive."""
+
+    row: int
+    dataset: int
+    num_tokens: int
+    positions: Int64
+    lengths: Int64
+    """(n,) of the whole documents."""
+    skip: int
+    cut: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Rows of one optimizer step, B of them, each S tokens long."""
@@ -65,11 +78,25 @@ class Batch:
     rows: Int64
     """(B,) the number of each row in its lane."""
     datasets: tuple[str, ...]
-    pieces: Pieces
     tokens: Int64
     """(num_datasets, B) tokens of each dataset in each row."""
+    drawn: Sequence[_Drawn] = ()
     extras: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     """Later arrays by name, (B, ...); part of the digest."""
+
+    @property
+    def pieces(self) -> Pieces:
+        """Returns the pieces of all rows, made when asked for."""
+        counts = [len(run.lengths) for run in self.drawn]
+        offset = np.zeros(sum(counts), dtype=np.int64)
+        offset[np.cumsum(counts, dtype=np.int64) - counts] = [run.skip for run in self.drawn]
+        return Pieces(
+            row=np.repeat(np.array([run.row for run in self.drawn], dtype=np.int64), counts),
+            dataset=np.repeat(np.array([run.dataset for run in self.drawn], dtype=np.int64), counts),
+            position=np.concatenate([run.positions for run in self.drawn] or [_NONE]),
+            offset=offset,
+            length=_lengths(self.drawn),
+        )
 
     @property
     def tokens_by_dataset(self) -> dict[str, Int64]:
@@ -123,37 +150,21 @@ class BatchPlan:
     """Gives uninitialised memory for the arrays."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """The pieces of some rows, padding included; as `Pieces`."""
-
-    row: Int64
-    dataset: Int64
-    position: Int64
-    offset: Int64
-    length: Int64
-
-
 def assemble(rows: Sequence[Row], step: int, plan: BatchPlan) -> Batch:
     """Returns the batch of `rows`, in that order.
 
-    Works on a few rows at a time, so that what is in between stays in the processor's cache.
+    Works on some rows at a time, so that what is in between stays in the processor's cache.
     """
     num_rows = len(rows)
     arrays = plan.new_array((4, num_rows, plan.seq_len))
+    tokens = np.zeros((len(plan.datasets), num_rows), dtype=np.int64)
+    drawn: list[_Drawn] = []
     group = max(1, GROUP_TOKENS // plan.seq_len)
-    parts = [
-        _fill(rows[first : first + group], first, arrays[:, first : first + group], plan)
-        for first in range(0, num_rows, group)
-    ]
-    row, dataset, position, offset, length = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in _Columns.__dataclass_fields__
-    )
-    if (padding := dataset == PADDING).any():
-        row, dataset, position, offset, length = (
-            column[~padding] for column in (row, dataset, position, offset, length)
-        )
-    counts = np.bincount(dataset * num_rows + row, weights=length, minlength=len(plan.datasets) * num_rows)
+    for first in range(0, num_rows, group):
+        last = min(first + group, num_rows)
+        drawn += _fill(rows[first:last], first, arrays[:, first:last], plan)
+    for run in drawn:
+        tokens[run.dataset, run.row] += run.num_tokens
     return Batch(
         step=step,
         inputs=arrays[0],
@@ -163,46 +174,42 @@ def assemble(rows: Sequence[Row], step: int, plan: BatchPlan) -> Batch:
         lanes=np.array([row.lane for row in rows], dtype=np.int64),
         rows=np.array([row.index for row in rows], dtype=np.int64),
         datasets=plan.datasets,
-        pieces=Pieces(row, dataset, position, offset, length),
-        tokens=counts.astype(np.int64).reshape(len(plan.datasets), num_rows),  # exact: far below 2^53
+        tokens=tokens,
+        drawn=drawn,
     )
 
 
-def _fill(rows: Sequence[Row], first_row: int, arrays: Int64, plan: BatchPlan) -> _Columns:
-    """Fills `arrays`, (4, n, S), with the n rows, and returns their pieces."""
-    inputs, labels, positions, segment_ids = arrays
-    num_rows, seq_len = inputs.shape
-    columns = _gather(rows, inputs.reshape(-1), plan)
-    ends = np.cumsum(columns.length)
-    starts = ends - columns.length
-    np.subtract(_arange(num_rows * seq_len), np.repeat(starts, columns.length), out=positions.reshape(-1))
-    number = _arange(len(ends) + 1)[1:] - np.searchsorted(columns.row, _arange(num_rows))[columns.row]
-    padding = columns.dataset == PADDING
-    number[padding] = 0
-    segment_ids.reshape(-1)[:] = np.repeat(number, columns.length)
-    labels[:, :-1] = inputs[:, 1:]
-    labels[:, -1] = IGNORE
+def _fill(rows: Sequence[Row], first_row: int, arrays: Int64, plan: BatchPlan) -> list[_Drawn]:
+    """Fills `arrays`, (4, n, S), with the n rows, and returns their runs without the paddings."""
+    inputs, labels, positions, segment_ids = (array.reshape(-1) for array in arrays)
+    drawn = _copy_tokens(rows, first_row, inputs, plan)
+    lengths = _lengths(drawn)
+    ends = lengths.cumsum()
+    np.subtract(_arange(len(inputs)), np.repeat(ends - lengths, lengths), out=positions)
+    counts = [0] * len(rows)
+    for run in drawn:
+        counts[run.row - first_row] += len(run.lengths)
+    numbers = np.concatenate([_arange(count + 1)[1:] for count in counts])
+    segment_ids[:] = np.repeat(numbers, lengths)
+    labels[:-1] = inputs[1:]
+    labels[plan.seq_len - 1 :: plan.seq_len] = IGNORE
     if plan.mask_document_ends:
-        labels.reshape(-1)[ends - 1] = IGNORE
-    for start, end in zip(starts[padding].tolist(), ends[padding].tolist(), strict=True):
-        labels.reshape(-1)[max(0, start - 1) : end] = IGNORE  # from the label that would predict padding
-        positions.reshape(-1)[start:end] = 0
-    np.add(columns.row, first_row, out=columns.row)
-    return columns
+        labels[ends - 1] = IGNORE
+    if not any(run.dataset == PADDING for run in drawn):
+        return drawn
+    for run in drawn:
+        if run.dataset == PADDING:
+            end = (run.row - first_row + 1) * plan.seq_len
+            start = end - run.num_tokens
+            labels[max(0, start - 1) : end] = IGNORE  # from the label that would predict padding
+            positions[start:end] = 0
+            segment_ids[start:end] = 0
+    return [run for run in drawn if run.dataset != PADDING]
 
 
-@functools.lru_cache(maxsize=8)
-def _arange(size: int) -> Int64:
-    numbers = np.arange(size, dtype=np.int64)
-    numbers.flags.writeable = False
-    return numbers
-
-
-def _gather(rows: Sequence[Row], flat: Int64, plan: BatchPlan) -> _Columns:
-    """Copies the tokens of all runs into `flat` and returns their pieces."""
-    lengths: list[Int64] = []
-    positions: list[Int64] = []
-    runs: list[tuple[int, int, int, int, int]] = []  # row, dataset, pieces, skip, cut
+def _copy_tokens(rows: Sequence[Row], first_row: int, flat: Int64, plan: BatchPlan) -> list[_Drawn]:
+    """Copies the tokens of all runs into `flat`, pads what they leave, and returns runs and paddings."""
+    drawn: list[_Drawn] = []
     at = 0
     for i, row in enumerate(rows):
         end = (i + 1) * plan.seq_len
@@ -212,26 +219,35 @@ def _gather(rows: Sequence[Row], flat: Int64, plan: BatchPlan) -> _Columns:
                 raise ValueError(f"a packer gave a row of {got} tokens, over {plan.seq_len}")
             flat[at : at + num_tokens] = block.tokens[begin : begin + num_tokens]
             at += num_tokens
-            lengths.append(block.lengths[first:last])
-            positions.append(block.positions[first:last])
-            runs.append((i, dataset, last - first, skip, cut))
+            positions, lengths = block.positions[first:last], block.lengths[first:last]
+            drawn.append(_Drawn(first_row + i, dataset, num_tokens, positions, lengths, skip, cut))
         if at < end:
             flat[at:end] = plan.pad_id
-            lengths.append(np.array([end - at], dtype=np.int64))
-            positions.append(_NO_POSITION)
-            runs.append((i, PADDING, 1, 0, 0))
+            length = np.array([end - at], dtype=np.int64)
+            drawn.append(_Drawn(first_row + i, PADDING, end - at, _NONE, length, 0, 0))
             at = end
-    run_row, run_dataset, counts, skips, cuts = np.array(runs, dtype=np.int64).T
-    length = np.concatenate(lengths)
-    last_piece = np.cumsum(counts) - 1
-    first_piece = last_piece + 1 - counts
-    offset = np.zeros(len(length), dtype=np.int64)
-    offset[first_piece] = skips
-    length[first_piece] -= skips
-    length[last_piece] -= cuts
-    return _Columns(
-        np.repeat(run_row, counts), np.repeat(run_dataset, counts), np.concatenate(positions), offset, length
-    )
+    return drawn
 
 
-_NO_POSITION = np.zeros(1, dtype=np.int64)
+def _lengths(drawn: Sequence[_Drawn]) -> Int64:
+    """Returns the tokens of every piece, (P,)."""
+    lengths = np.concatenate([run.lengths for run in drawn] or [_NONE])
+    at = 0
+    for run in drawn:
+        if run.skip:
+            lengths[at] -= run.skip
+        at += len(run.lengths)
+        if run.cut:
+            lengths[at - 1] -= run.cut
+    return lengths
+
+
+@functools.lru_cache(maxsize=256)
+def _arange(size: int) -> Int64:
+    """Returns the numbers [0, size), shared, not to be written to."""
+    numbers = np.arange(size, dtype=np.int64)
+    numbers.flags.writeable = False
+    return numbers
+
+
+_NONE = np.zeros(0, dtype=np.int64)

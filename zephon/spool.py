@@ -53,12 +53,10 @@ class _Descriptor:
 class _View(NamedTuple):
     """An open spool file."""
 
-    map: mmap.mmap | None
+    hot: tuple[mmap.mmap | None, int, memoryview, bool]
+    """What every read needs: the map if there is one, the descriptor, the byte of the file at which each text
+    starts and the last ends, and whether any document is faulty or had surrogates replaced."""
     file: _Descriptor
-    bounds: memoryview
-    """Byte of the file at which each text starts, and where the last ends."""
-    marked: bool
-    """Whether any document is faulty or had surrogates replaced."""
     faults: dict[int, Fault]
     replaced: frozenset[int]
     size_bytes: int
@@ -137,13 +135,14 @@ class Spool:
         total, c = 0, -1
         try:
             for c, r in zip(chunks, records, strict=True):
-                data, file, bounds, marked, *_ = views.get(c) or self._view(c)
+                view = views.get(c) or self._view(c)
+                data, number, bounds, marked = view.hot
                 start = bounds[r]
                 end = bounds[r + 1]
                 if data is not None:
                     append(data[start:end].decode())
                 else:
-                    append(pread(file.number, end - start, start).decode())
+                    append(pread(number, end - start, start).decode())
                 total += end - start
                 if marked:
                     any_marked = True
@@ -238,14 +237,15 @@ class Spool:
             while len(self._views) >= self._max_views:
                 self._drop(next(iter(self._views)))
             if mean_bytes <= MAPPED_MEAN_BYTES and self._views_bytes + view.size_bytes <= self._mapped_bytes:
-                view = view._replace(map=mmap.mmap(view.file.number, 0, access=mmap.ACCESS_READ))
+                data = mmap.mmap(view.file.number, 0, access=mmap.ACCESS_READ)
+                view = view._replace(hot=(data, *view.hot[1:]))
                 self._views_bytes += view.size_bytes
             self._views[chunk] = view
 
     def _drop(self, chunk: int) -> None:
         """Lets go of a view, if there is one; a thread that reads it keeps it until it is done."""
         view = self._views.pop(chunk, None)
-        if view is not None and view.map is not None:
+        if view is not None and view.hot[0] is not None:
             self._views_bytes -= view.size_bytes
 
     def _damaged(self, chunk: int) -> DataError:
@@ -354,10 +354,8 @@ def _view_of(file: _Descriptor, num_documents: int, *, check: bool) -> _View | N
         return None
     loaded = json.loads(table)
     return _View(
-        map=None,
+        hot=(None, descriptor, offsets.cast("q"), bool(loaded["faults"] or loaded["replaced"])),
         file=file,
-        bounds=offsets.cast("q"),
-        marked=bool(loaded["faults"] or loaded["replaced"]),
         faults={i: Fault(*fault) for i, fault in loaded["faults"]},
         replaced=frozenset(loaded["replaced"]),
         size_bytes=size_bytes,

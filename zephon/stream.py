@@ -107,7 +107,7 @@ class Stream:
             self.cursor = Cursor(position, 0, self._offset)
         else:
             self._document, self._offset = last + 1, 0
-            self.cursor = Cursor(position + 1)
+            self.cursor = Cursor(position + 1, 0, 0)
         self._at = end
         return Run(self.dataset, block, first, last + 1, skip, cut, begin, end - begin)
 

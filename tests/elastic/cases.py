@@ -64,8 +64,8 @@ def recipes(draw: st.DrawFn, packers: tuple[str, ...] = PACKERS) -> Recipe:
         kind=kind,
         options=options,
         mask_document_ends=draw(st.booleans()),
-        bos=draw(st.sampled_from([False, "<s>"])),
-        eos=draw(st.sampled_from([False, "</s>"])),
+        bos="<s>" if draw(st.booleans()) else False,
+        eos="</s>" if draw(st.booleans()) else False,
         flush_every=draw(st.sampled_from([None, 1, 2, 5])) if kind != "wrap" else None,
     )
 

@@ -17,7 +17,7 @@ from zephon.prepare import Block, Prepare, Request
 from zephon.stream import Run
 
 ROWS_SORTED = 3
-LONGEST_DELAY_S = 0.003
+LONGEST_DELAY_S = 0.001
 
 
 class SortedRows:

@@ -30,8 +30,8 @@ from tests.helpers import (
 from zephon.batch import Batch
 from zephon.dataset import Dataset
 from zephon.errors import DataError
-from zephon.loader import LoaderOptions
 from zephon.opened import Opened
+from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
 
 BAD: list[object] = [None, 17, ["a"], {"text": "a"}, True, 1.5]
@@ -90,7 +90,7 @@ def test_text_of_spaces_is_text_and_no_text_is_counted() -> None:
     assert epochs <= counts_of(state)["empty"] <= epochs + 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.data())
 def test_what_is_skipped_does_not_depend_on_the_run(data: st.DataObject) -> None:
     documents = data.draw(st.lists(st.sampled_from([*TOKENLESS, *GOOD]), min_size=1, max_size=12))
@@ -137,7 +137,7 @@ def steps_before_error(opened: Opened, world: int, options: LoaderOptions) -> tu
     raise AssertionError("no error in 1,000 steps")
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.data())
 def test_the_step_of_an_error_does_not_depend_on_the_run(data: st.DataObject) -> None:
     place = data.draw(st.integers(0, 39))
@@ -159,7 +159,7 @@ def test_after_an_error_the_loader_stays_stopped_and_its_state_is_good() -> None
     for options in (LoaderOptions(executor="inline"), LoaderOptions(workers=2, prefetch=3)):
         with loaders(opened, 1, options) as (loader,):
             given_out.clear()
-            with pytest.raises(DataError):
+            with pytest.raises(DataError):  # noqa: PT012
                 for batch in loader:
                     given_out.append(batch)
             state = loader.state_dict()
@@ -242,9 +242,11 @@ def test_a_weight_that_is_none_is_refused_before_any_file_is_opened(weight: Any)
         _recipe_of_missing_files({"web": weight, "code": 1})
 
 
-@pytest.mark.parametrize("weights", [{"web": 0, "code": 0}, {"web": 1}, {"web": 1, "code": 1, "prose": 1}, {}])
+@pytest.mark.parametrize(
+    "weights", [{"web": 0, "code": 0}, {"web": 1}, {"web": 1, "code": 1, "prose": 1}, {}]
+)
 def test_weights_that_do_not_fit_are_refused_before_any_file_is_opened(weights: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="weight|no dataset is named 'prose'"):
+    with pytest.raises(ValueError, match=r"weight|no dataset is named 'prose'"):
         _recipe_of_missing_files(weights)
 
 
@@ -282,7 +284,10 @@ def test_surrogates_are_replaced_and_counted(tmp_path: Path) -> None:
     line = b'{"text": "a\\ud800b"}\n{"text": "\\ud83d\\ude00 \\u0000"}\n'
     (tmp_path / "a.jsonl").write_bytes(line)
     recipe = make_recipe(
-        datasets=(Dataset.from_path("web", tmp_path / "a.jsonl"),), base=tmp_path, lanes=1, global_batch_size=1
+        datasets=(Dataset.from_path("web", tmp_path / "a.jsonl"),),
+        base=tmp_path,
+        lanes=1,
+        global_batch_size=1,
     )
     opened = open_small(recipe)
     texts = {bytes(tokens_of(opened, 0, 0, i)[:-1]).decode() for i in range(2)}

@@ -26,8 +26,8 @@ from tests.helpers import (
 from zephon.batch import Batch
 from zephon.errors import StateError, ZephonError
 from zephon.loader import Loader
-from zephon.options import LoaderOptions
 from zephon.opened import Opened
+from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
 from zephon.schedule import Stages
 
@@ -57,12 +57,8 @@ def small(kind: str, **fields: Any) -> Recipe:
     schedule = Stages({0: {"web": 3, "code": 1}, 2: {"web": 0, "code": 1}, 4: {"web": 1, "code": 1}})
     options = {"pool_documents": 4} if kind == "best_fit" else {}
     flush_every = 4 if kind == "sorted_rows" else None
-    return make_recipe(
-        documents,
-        schedule,
-        **{"lanes": 4, "global_batch_size": 8, "kind": kind, "options": options, "flush_every": flush_every}
-        | fields,
-    )
+    given: dict[str, Any] = {"lanes": 4, "global_batch_size": 8, "flush_every": flush_every}
+    return make_recipe(documents, schedule, kind=kind, options=options, **given | fields)
 
 
 @pytest.mark.parametrize("kind", PACKERS)
@@ -78,7 +74,7 @@ def test_from_every_step_on_every_number_of_ranks(kind: str) -> None:
                 take_steps(ranks, 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.data())
 def test_from_anywhere_in_any_way(data: st.DataObject) -> None:
     recipe = data.draw(recipes())
@@ -158,7 +154,9 @@ def test_inside_a_step_other_ranks_and_batches_are_refused() -> None:
     for world, micro in ((1, 1), (4, 1), (2, 2)):
         with (
             loaders(opened, world, options, micro_batch_size=micro) as ranks,
-            pytest.raises(StateError, match="inside a step it restores only on 2 ranks and batches of 1 rows"),
+            pytest.raises(
+                StateError, match="inside a step it restores only on 2 ranks and batches of 1 rows"
+            ),
         ):
             ranks[0].load_state_dict(state)
 
@@ -238,6 +236,15 @@ def test_the_end_of_an_epoch_is_no_special_place() -> None:
         assert go_on(opened, state, 9 - step, 2)[0] == expected[step:]
 
 
+def test_rows_between_flushes_are_part_of_the_recipe() -> None:
+    state = _state_after(open_small(small("sorted_rows")), 2, INLINE)
+    with (
+        loaders(open_small(small("sorted_rows", flush_every=5))) as ranks,
+        pytest.raises(StateError, match="flush_every: state has 4, this run has 5"),
+    ):
+        ranks[0].load_state_dict(state)
+
+
 def test_a_state_comes_before_the_first_batch() -> None:
     opened = open_small(small("wrap"))
     with loaders(opened) as ranks:
@@ -299,9 +306,17 @@ def test_lanes_of_two_steps_are_refused_by_some_rank_though_each_rank_s_own_agre
     opened = open_small(small("wrap"))
     early, late = (_state_after(opened, step, INLINE) for step in (2, 3))
     torn = late | {lane: early[lane] for lane in ("lane_00000", "lane_00001")}
-    with loaders(opened, 2) as ranks, pytest.raises(StateError):
-        for loader in ranks:
-            loader.load_state_dict(torn)
+    with loaders(opened, 2) as ranks:
+        refused = [_is_refused(loader, torn) for loader in ranks]
+    assert any(refused)
+
+
+def _is_refused(loader: Loader, state: State) -> bool:
+    try:
+        loader.load_state_dict(state)
+    except StateError:
+        return True
+    return False
 
 
 def test_a_refused_state_leaves_the_loader_at_the_start() -> None:

@@ -35,7 +35,7 @@ def run(recipe: Recipe, way: Way, num_steps: int = STEPS) -> list[str]:
         return digests(open_small(recipe), num_steps, way.world, options)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.data())
 def test_every_way_to_run_a_recipe_gives_the_same_steps(data: st.DataObject) -> None:
     recipe = data.draw(recipes())

@@ -12,8 +12,8 @@ import pytest
 
 from tests.helpers import digest_of, digests, loaders, make_recipe, open_small, take_steps, union, words
 from zephon.errors import ZephonError
-from zephon.options import LoaderOptions
 from zephon.opened import Opened
+from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
 from zephon.schedule import ScheduleTable, Stages
 

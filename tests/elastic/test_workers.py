@@ -17,7 +17,8 @@ import pytest
 from tests.helpers import Letters, loaders, make_recipe, open_small, take_steps, words
 from zephon import feed
 from zephon.errors import WorkerError
-from zephon.loader import Loader, LoaderOptions
+from zephon.loader import Loader
+from zephon.options import LoaderOptions
 
 ROOT = Path(__file__).parents[2]
 SLACK_S = 2.0
@@ -26,7 +27,8 @@ SLACK_S = 2.0
 PROGRAM = """
 import sys
 from tests.helpers import make_recipe, open_small, words
-from zephon.loader import Loader, LoaderOptions
+from zephon.loader import Loader
+from zephon.options import LoaderOptions
 
 if __name__ == "__main__":
     recipe = make_recipe({"web": words("web", 2000)}, lanes=4, global_batch_size=8)
@@ -82,7 +84,7 @@ def test_a_worker_that_is_killed_is_an_error_in_seconds(processes: Loader, how: 
     pids = workers_of_this_process()
     os.kill(pids[0], how)
     start = time.monotonic()
-    with pytest.raises(WorkerError, match="a worker process ended") as caught:
+    with pytest.raises(WorkerError, match="a worker process ended") as caught:  # noqa: PT012
         for _ in range(100_000):
             next(processes)
     assert time.monotonic() - start < 3 + SLACK_S
@@ -175,7 +177,7 @@ def session(leader: int) -> list[int]:
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 @pytest.mark.parametrize("ending", ["close", "leave"])
 def test_an_interrupt_ends_the_run_in_two_seconds(tmp_path: Path, executor: str, ending: str) -> None:
-    """Ctrl-C reaches the whole group, as in a terminal; `leave` is a script that does not close its loader."""
+    """Ctrl-C reaches the whole group, as in a terminal; `leave`: the script does not close its loader."""
     running = start(tmp_path, executor, ending)
     pids = session(running.pid)
     begun = time.monotonic()

@@ -1,0 +1,237 @@
+"""What README and docs say is so: snippets and commands run, links lead somewhere, the tests named exist.
+
+All of it on a small demo folder: the layout that `make demo` leaves, with less text.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from zephon import LoaderOptions, Recipe, open_recipe
+from zephon.cli import build_app
+from zephon.cli.common import Exit
+from zephon.demo import FULL
+from zephon.demo_corpora import CorporaPlan, build_corpora, write_recipe
+from zephon.loader import Loader
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+)
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+SMALL = CorporaPlan(
+    code_bytes=200_000,
+    prose_bytes=120_000,
+    reference_bytes=60_000,
+    training_bytes=120_000,
+    vocab_size=512,
+)
+LOGGED_STEPS = 8
+HEX = r"[0-9a-f]{64}"
+
+
+def blocks(language: str) -> list[str]:
+    """Returns the README's code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> dict[str, str]:
+    """Returns the examples of the README's table of commands."""
+    return dict(re.findall(r"^\| `([^`]+)` \| [^|]* \| `(zephon [^`]+)` \|$", README, re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with `zephon-demo` in it, and `bin/zephon` for the shell."""
+    home = tmp_path_factory.mktemp("home")
+    demo = home / "zephon-demo"
+    build_corpora(demo, SMALL, lambda what, done, total: None)
+    write_recipe(
+        demo / "recipe.toml",
+        num_steps=FULL.num_steps,
+        change_at=FULL.change_at,
+        global_batch_size=FULL.global_batch_size,
+        lanes=FULL.lanes,
+        seq_len=FULL.seq_len,
+    )
+    opened = open_recipe(Recipe.from_toml(demo / "recipe.toml"), cache=home / "cache")
+    for rank in range(2):
+        options = LoaderOptions(dp_rank=rank, dp_world_size=2, run_folder=demo / "runs" / "dp_2")
+        with Loader(opened, options) as loader:
+            for _ in range(LOGGED_STEPS):
+                next(loader)
+    opened.close()
+    script = home / "bin" / "zephon"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m zephon.cli "$@"\n')
+    script.chmod(0o755)
+    return home
+
+
+def run(home: Path, *command: str) -> str:
+    """Returns what a command prints to standard output; it must succeed."""
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "ZEPHON_CACHE": str(home / "cache"),
+        "COLUMNS": "160",
+    }
+    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# README: Python and TOML ------------------------------------------------------------------------------------
+
+
+def test_ten_lines_of_python(home: Path) -> None:
+    lines = run(home, sys.executable, "-c", blocks("python")[0]).splitlines()
+    assert len(lines) == 4
+    for step, line in enumerate(lines[:3]):
+        found = re.fullmatch(
+            r"(\d+) \(4, 512\) \[0, 1, 0, 1\] \{'code': (\d+), 'prose': (\d+)\}", line
+        )  # R = 2 rows of each of the lanes 0 and 1
+        assert found is not None, line
+        assert int(found[1]) == step
+        assert int(found[2]) + int(found[3]) == 4 * 512
+    assert re.fullmatch(HEX, lines[3])
+
+
+def test_four_ranks_go_on_as_two(home: Path) -> None:
+    assert run(home, sys.executable, "-c", blocks("python")[1]) == "1\n"
+
+
+def test_there_are_no_other_snippets() -> None:
+    assert [len(blocks(language)) for language in ("python", "toml")] == [2, 1]
+
+
+def test_the_recipe_is_one(home: Path) -> None:
+    path = home / "zephon-demo" / "readme.toml"
+    path.write_text(blocks("toml")[0])
+    recipe = Recipe.from_toml(path)
+    assert (recipe.lanes, recipe.rows_per_step, recipe.names) == (8, 2, ("code", "prose"))
+    assert recipe.compile_schedule().starts == (0, 20)
+    with recipe.loader(dp_rank=0, dp_world_size=4, cache=home / "cache") as loader:
+        assert next(loader).inputs.shape == (4, 512)
+
+
+# README: the command line -----------------------------------------------------------------------------------
+
+
+def test_the_table_has_every_command() -> None:
+    known = {command.name for command in build_app().registered_commands}
+    assert {name.split()[0] for name in commands()} == known
+
+
+def test_exit_codes_are_those_of_the_program() -> None:
+    sentence = README.split("Exit codes: ")[1].split(".\n")[0]
+    said = [int(part.split()[0]) for part in sentence.replace("\n", " ").split(", ")]
+    assert said == [int(code) for code in Exit if code is not Exit.PIPE_CLOSED]
+
+
+def test_init(home: Path) -> None:
+    run(home, "sh", "-c", commands()["init"])
+    assert Recipe.from_toml(home / "first.toml").names == ("code", "prose")
+
+
+def test_check(home: Path) -> None:
+    assert "check passed: 0 errors" in run(home, "sh", "-c", commands()["check"])
+
+
+@pytest.mark.slow
+def test_hash_is_the_same_whatever_the_number_of_ranks(home: Path) -> None:
+    found = [run(home, "sh", "-c", commands()[name]) for name in ("hash", "hash --compare")]
+    assert re.fullmatch(rf"(\d+ {HEX}\n){{{LOGGED_STEPS}}}", found[0])
+    assert found[0] == found[1]
+
+
+def test_show(home: Path) -> None:
+    shown = run(home, "sh", "-c", commands()["show"])
+    assert "step 4 (a trainer that counts from 1 logs it as 5)" in shown
+    assert [row for row in range(20) if f"lane 0, row {row}:" in shown] == [8, 9]
+
+
+@pytest.mark.slow
+def test_bench(home: Path) -> None:
+    assert "tokens delivered a second" in run(home, "sh", "-c", commands()["bench"])
+
+
+def test_settings_and_trainer_steps_are_options() -> None:
+    group = typer.main.get_command(build_app())
+    options = {
+        name: {option for parameter in command.params for option in parameter.opts}
+        for name, command in group.commands.items()  # type: ignore[attr-defined]
+    }
+    assert {name for name in options if "--json" not in options[name]} == {"demo"}
+    assert {name for name in options if "--set" in options[name]} == {"check", "hash", "show", "bench"}
+    assert "--trainer-step" in options["show"]
+    assert "--trainer-steps" in options["hash"]
+
+
+# All pages --------------------------------------------------------------------------------------------------
+
+
+def names_of_tests(path: Path) -> set[str]:
+    """Returns the test functions of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_test_that_a_guarantee_names_exists() -> None:
+    named = set(re.findall(r"`([a-z_/]+\.py)::(test_\w+)`", GUARANTEES))
+    assert len(named) > 80
+    missing = [
+        f"{file}::{test}"
+        for file, test in sorted(named)
+        if not (ROOT / "tests" / file).exists() or test not in names_of_tests(ROOT / "tests" / file)
+    ]
+    assert missing == []
+
+
+def test_every_promise_names_its_tests() -> None:
+    promises, rest = GUARANTEES.split("## Bad input")
+    tests = rest.split("## Tests")[1]
+    heads = [re.findall(r"^\| (C\d+|[A-Z][a-z ]+) \|", part, re.MULTILINE) for part in (promises, tests)]
+    assert heads[1] == [*heads[0], "Bad input"]
+    assert all("::test_" in line for line in tests.splitlines() if re.match(r"\| (C\d|[A-Z])", line))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.isascii()
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
+    local = [target for target in targets if not target.startswith("https://")]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_has_context_decision_and_price(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Context", "Decision", "Price"]
+    assert re.match(rf"# {page.stem[:3]} \S", text)
+    assert page.name in (page.parent / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 40
+
+
+def test_files_and_functions_of_the_architecture_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    path = text.split("## One document's path")[1].split("## Order")[0]
+    rows = re.findall(r"^\| (`[^|]*) \| [^|]* \| (`[^|]*) \|$", path, re.MULTILINE)
+    assert len(rows) > 15
+    for files, functions in rows:
+        found = [ROOT / "zephon" / name for name in re.findall(r"`([^`]+)`", files)]
+        sources = [p for f in found for p in (sorted(f.glob("*.py")) if f.is_dir() else [f])]
+        code = "".join(source.read_text(encoding="utf-8") for source in sources)
+        for name in re.findall(r"`([\w.]+)`", functions):
+            assert re.search(rf"\b(def|class) {name.split('.')[-1]}\b", code), f"{files}: {name}"
