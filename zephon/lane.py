@@ -146,8 +146,8 @@ class Lane:
             stream = self._streams[dataset] or self._stream(dataset)
             while at_least > 0 and room > 0:
                 run = stream.take(at_least, room)
-                num_tokens = run.num_tokens
-                ledger.charge(dataset, num_tokens, run.last - run.first - (run.skip > 0))
+                _, _, first, last, skip, _, _, num_tokens = run
+                ledger.charge(dataset, num_tokens, last - first - (skip > 0))
                 packer.add(run)
                 at_least -= num_tokens
                 room -= num_tokens

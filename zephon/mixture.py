@@ -56,8 +56,8 @@ class Ledger:
 
     def charge(self, dataset: int, num_tokens: int, num_documents: int) -> None:
         """Records that `num_tokens` of `dataset` were drawn, by the shares of this step."""
-        self.credits = [c + s * num_tokens for c, s in zip(self.credits, self.shares, strict=True)]
-        self.credits[dataset] -= num_tokens * PARTS
+        self.credits = credits = [c + s * num_tokens for c, s in zip(self.credits, self.shares, strict=True)]
+        credits[dataset] -= num_tokens * PARTS
         self.tokens[dataset] += num_tokens
         self.documents[dataset] += num_documents
 

@@ -53,7 +53,7 @@ class Stream:
 
     __slots__ = (
         "_at", "_block", "_document", "_ends", "_feed", "_group_documents", "_lane", "_max_bad", "_name",
-        "_offset", "_pending", "_trailing", "counts", "cursor", "dataset",
+        "_offset", "_pending", "_positions", "_trailing", "counts", "cursor", "dataset",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,7 @@ class Stream:
         self._pending: Ticket | None = None
         self._block: Block | None = None
         self._ends: list[int] = []
+        self._positions: list[int] = []
         self._document = self._offset = self._at = 0
         self._trailing: list[Event] = []
         self.cursor = Cursor()
@@ -101,7 +102,7 @@ class Stream:
         assert block is not None
         if block.events:
             self._count(block, first + (skip > 0), last + 1)
-        position = int(block.positions[last])
+        position = self._positions[last]
         if cut:
             self._document, self._offset = last, end - (ends[last - 1] if last else 0)
             self.cursor = Cursor(position, 0, self._offset)
@@ -126,7 +127,11 @@ class Stream:
             self._trailing = block.events
             self._refuse_tokenless(block.end)
         self._trailing = [event for event in block.events if event.before >= len(block.lengths)]
-        self._block, self._ends = block, block.lengths.cumsum().tolist()
+        self._block, self._ends, self._positions = (
+            block,
+            block.lengths.cumsum().tolist(),
+            block.positions.tolist(),
+        )
         self._document = self._at = 0
         if self.cursor.offset:
             self._skip_drawn(block)
