@@ -32,6 +32,8 @@ class Sample:
     tokens: int
     wall_s: float
     cpu_s: float
+    system_s: float
+    """The part of `cpu_s` that the system used: page faults, reads."""
 
     @property
     def per_cpu_s(self) -> float:

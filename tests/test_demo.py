@@ -22,7 +22,7 @@ from zephon.demo_corpora import CODE, build_corpora
 from zephon.demo_ranks import RankJob, newest_state, run_ranks, save_state, steps_taken
 from zephon.demo_report import MISSING, Findings, Restore, compare, tell_verdict
 from zephon.errors import StateError, WorkerError
-from zephon.runfolder import read_batches, read_lines
+from zephon.runfolder import log_files, read_batches, read_lines
 
 COMMAND = [sys.executable, "-m", "zephon.demo", "--quick", "--folder"]
 ENV = {**os.environ, "PYTHONPATH": str(Path(zephon.__file__).parents[1]), "COLUMNS": "120"}
@@ -97,8 +97,10 @@ def test_the_demo_logs_what_the_recipe_gives_here(
 def test_the_killed_run_went_on_from_the_newest_step_that_all_ranks_had_saved(
     demo: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
-    lines = list(read_lines(Jobs(demo[0], QUICK).runs[RESUMED] / "batches" / "rank_00000.jsonl"))
-    starts = [(line["attempt"], line["start"], line["dp_world_size"]) for line in lines if "start" in line]
+    logs = log_files(Jobs(demo[0], QUICK).runs[RESUMED] / "batches")
+    heads = [json.loads(path.read_text().splitlines()[0]) for path in logs if "rank_00000" in path.name]
+    firsts = [next(read_lines(path))["step"] for path in logs if "rank_00000" in path.name]
+    starts = [(h["attempt"], s, h["dp_world_size"]) for h, s in zip(heads, firsts, strict=True)]
     assert starts == [(0, 0, 4), (1, 8, 2), (2, 12, 8)]
 
 

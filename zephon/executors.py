@@ -13,9 +13,10 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from zephon.prepare import Block, Prepare, Request
 
@@ -41,6 +42,17 @@ def threads(prepare: Prepare, workers: int) -> Workers:
     return Workers(ThreadPoolExecutor(workers, thread_name_prefix="zephon"), prepare, workers)
 
 
+class _QuietPool(ProcessPoolExecutor):
+    """Starts its processes with SIGINT blocked, as Ctrl-C is the parent's to handle from the start."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 def processes(prepare: Prepare, workers: int) -> Workers:
     """Returns `workers` spawned processes, each with a `Prepare` of its own; they end with their parent.
 
@@ -48,9 +60,7 @@ def processes(prepare: Prepare, workers: int) -> Workers:
     the usual `if __name__ == "__main__":` guard.
     """
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(
-        workers, context, initializer=_start_worker, initargs=(pickle.dumps(prepare),)
-    )
+    executor = _QuietPool(workers, context, initializer=_start_worker, initargs=(pickle.dumps(prepare),))
     return Workers(executor, _run_in_worker, workers)
 
 
@@ -78,6 +88,8 @@ def _run_in_worker(requests: Sequence[Request]) -> list[Block | Exception]:
 def exit_report(executor: Executor) -> str:
     """Returns how the processes of a broken pool ended, as `worker 1: signal 9`; empty where unknown."""
     processes = getattr(executor, "_processes", None) or {}  # no public way to the exit codes
+    for process in processes.values():  # all are ending; another thread may be reaping them
+        process.join(1.0)
     codes = [(number, process.exitcode) for number, process in enumerate(processes.values())]
     ended = [(number, code) for number, code in codes if code not in (None, 0, -signal.SIGTERM)]
     return ", ".join(f"worker {n}: " + (f"signal {-c}" if c < 0 else f"exit code {c}") for n, c in ended)

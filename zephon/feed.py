@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from concurrent.futures import BrokenExecutor, CancelledError, Future
+from concurrent.futures import BrokenExecutor, CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 
 from zephon.errors import WorkerError, ZephonError, explain
@@ -45,6 +45,7 @@ class Feed:
         self._waiting: deque[Ticket] = deque()
         self._waiting_bytes = 0
         self._running = 0
+        self._futures: set[Future[Answers]] = set()
         self._lock = threading.Lock()
         self._closed = False
         self.num_streams = 0
@@ -114,7 +115,9 @@ class Feed:
             ) from None
 
     def _fill(self, group_bytes: int) -> None:
-        while self._waiting_bytes >= group_bytes and self._running < 2 * self._workers.count:
+        while (
+            self._waiting and self._waiting_bytes >= group_bytes and self._running < 2 * self._workers.count
+        ):
             self._submit()
 
     def _submit(self) -> None:
@@ -132,7 +135,12 @@ class Feed:
             if not group or self._closed:
                 return
             self._running += 1
-            future = executor.submit(self._workers.run, [ticket.request for ticket in group])
+            try:
+                future = executor.submit(self._workers.run, [ticket.request for ticket in group])
+            except RuntimeError as error:  # broken or shutting down: told to whoever waits for these blocks
+                future = Future()
+                future.set_exception(error)
+            self._futures.add(future)
             for index, ticket in enumerate(group):
                 ticket.index = index
                 ticket.future = future
@@ -141,6 +149,7 @@ class Feed:
     def _done(self, future: Future[Answers]) -> None:
         with self._lock:
             self._running -= 1
+            self._futures.discard(future)
         if not (self._closed or future.cancelled() or future.exception()):
             try:
                 self._fill(GROUP_BYTES)
@@ -152,12 +161,16 @@ class Feed:
         with self._lock:
             self._closed = True
             self._waiting.clear()
+            self._waiting_bytes = 0
+            running = list(self._futures)
         executor = self._workers.executor
         if executor is None:
             return
         processes = list((getattr(executor, "_processes", None) or {}).values())
-        executor.shutdown(wait=not processes, cancel_futures=True)
+        executor.shutdown(wait=False, cancel_futures=True)
         patience = time.monotonic() + CLOSE_S
+        if not processes:
+            wait(running, CLOSE_S)  # a thread that hangs cannot be ended
         for (
             process
         ) in processes:  # killed only when it hangs: one that is writing would break the pool's pipe

@@ -6,8 +6,10 @@ state is always that of what was delivered.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,7 +26,7 @@ from zephon.lane import Lane, LanePlan, LaneState, Row
 from zephon.opened import Opened, open_recipe
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
-from zephon.runfolder import BatchLog
+from zephon.runfolder import BatchLog, Ranks
 from zephon.schedule import ScheduleTable
 from zephon.state import Progress, check_shared, lane_key, read_lane, saved_steps, write_state
 from zephon.stream import Stream
@@ -57,16 +59,19 @@ class Loader:
         self.notes: list[str] = []
         """What a restore accepted although it differs."""
         self._table, self._head = opened.table, ""
+        self._delivered_table = opened.table
         self._attempt = 0
         self._lanes: dict[int, Lane] = {}
         self._delivered: dict[int, LaneState] = {}
         self._source: Iterator[_Made] | None = None
         self._delivered_step = 0
+        self._coming: deque[tuple[int, ScheduleTable]] = deque()
         self._moved = threading.Condition()
         self._closed = False
         self._feed: Feed | None = None
         folder = None if options.run_folder is None else Path(options.run_folder)
-        self._log = BatchLog.open(opened, folder, options.dp_rank, options.dp_world_size)
+        ranks = Ranks(dp_rank=options.dp_rank, dp_world_size=options.dp_world_size, lanes=self.lanes)
+        self._log = BatchLog.open(opened, folder, ranks)
         self._reset({})
 
     # Building ---------------------------------------------------------------------------------------------
@@ -114,7 +119,7 @@ class Loader:
             dataset,
             lane,
             described.name,
-            group_documents=self.opened.orders[dataset].group_documents(lane),
+            group=self.opened.orders[dataset].group(lane),
             max_bad=described.max_bad,
         )
 
@@ -128,15 +133,17 @@ class Loader:
             raise ZephonError("the loader is closed; make a new one to go on")
         if self._source is None:
             self._source = self._ahead() if self._prefetch else self._make()
+        with self._moved:
+            self._delivered_step = self._num_steps()
+            self._moved.notify_all()
         try:
             made = next(self._source)
         except StopIteration:
             raise ZephonError("the loader stopped at an earlier error; make a new one to go on") from None
         for row in made.rows:
             self._delivered[row.lane] = row.state
-        with self._moved:
-            self._delivered_step = made.batch.step
-            self._moved.notify_all()
+        while self._coming and self._coming[0][0] <= made.batch.step:
+            self._delivered_table = self._coming.popleft()[1]
         if self._log is not None:
             self._log.write(made.batch, self._attempt)
         return made.batch
@@ -186,6 +193,7 @@ class Loader:
                 )
             )
         self._table = table
+        self._coming.append((step, table))
         for lane in self._lanes.values():
             lane.table = table
 
@@ -230,6 +238,9 @@ class Loader:
                 yield item
         finally:
             stop.set()
+            with contextlib.suppress(queue.Empty):  # wakes the thread where it waits for room
+                while True:
+                    ready.get_nowait()
             thread.join(CLOSE_S)
 
     # State ------------------------------------------------------------------------------------------------
@@ -239,7 +250,9 @@ class Loader:
 
         Flat, JSON inside, a few hundred bytes a lane; the union of all ranks' states is the run's state.
         """
-        progress = Progress(table=self._table, head=self._head, attempt=self._attempt, inside=self._inside())
+        progress = Progress(
+            table=self._delivered_table, head=self._head, attempt=self._attempt, inside=self._inside()
+        )
         return write_state(self.opened, progress, self._delivered)
 
     def _num_steps(self) -> int:
@@ -274,26 +287,20 @@ class Loader:
                 raise _lanes_missing(self.lanes, state)
             states[lane], inside = read_lane(state[lane_key(lane)], lane, len(self.opened.recipe.datasets))
             insides.add(inside)
-        self._check_together(states, insides)
-        self.notes, self._attempt, self._table = notes, attempt + 1, table
+        self._check_together(states, insides, saved_steps(state))
+        self.notes, self._attempt = notes, attempt + 1
+        self._table = self._delivered_table = table
         self._reset(states)
 
-    def _check_together(self, states: Mapping[int, LaneState], insides: set[tuple[int, int] | None]) -> None:
+    def _check_together(
+        self, states: Mapping[int, LaneState], insides: set[tuple[int, int] | None], steps: int
+    ) -> None:
         """Refuses lanes that do not stand at one place of this rank's batches."""
         rows = [state.delivered_rows for state in states.values()]
         mine = (self.options.dp_world_size, self.micro_batch_size)
         stairs = all(0 <= a - b <= 1 for a, b in pairwise(rows)) and rows[0] - rows[-1] <= 1
         at_step_end = len(set(rows)) == 1 and rows[0] % self.opened.recipe.rows_per_step == 0
-        if len(insides) > 1 or not stairs or (insides == {None} and not at_step_end):
-            raise StateError(
-                explain(
-                    "the lanes of the state do not belong together",
-                    got=f"between {min(rows)} and {max(rows)} rows",
-                    rule="all lanes of a state were taken after the same batch",
-                    cure="merge the states that the ranks took at one step",
-                )
-            )
-        if insides != {None} and insides != {mine}:
+        if len(insides) == 1 and insides not in ({None}, {mine}):
             ranks, size = insides.pop() or mine
             raise StateError(
                 explain(
@@ -301,6 +308,16 @@ class Loader:
                     got=f"{mine[0]} ranks and batches of {mine[1]} rows",
                     rule=f"inside a step it restores only on {ranks} ranks and batches of {size} rows",
                     cure="restore on these, or take states at the end of a step: those restore on any ranks",
+                )
+            )
+        torn = len(insides) > 1 or not stairs or min(rows) // self.opened.recipe.rows_per_step != steps
+        if torn or (insides == {None} and not at_step_end):
+            raise StateError(
+                explain(
+                    "the lanes of the state do not belong together",
+                    got=f"between {min(rows)} and {max(rows)} rows",
+                    rule="all lanes of a state were taken after the same batch",
+                    cure="merge the states that the ranks took at one step",
                 )
             )
 

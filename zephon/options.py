@@ -98,6 +98,9 @@ class LoaderOptions:
             )
         if isinstance(self.workers, Mapping) and (unknown := sorted(set(self.workers) - set(OPERATORS))):
             raise ValueError(f"`workers` names operators, {', '.join(OPERATORS)}, got {unknown[0]!r}")
+        seconds = self.worker_timeout_s
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            raise ValueError(f"`worker_timeout_s` must be a number of seconds > 0, got {seconds!r}")
         for name in ("num_workers", "prefetch"):
             value, least = getattr(self, name), int(name == "num_workers")
             if type(value) is not int or value < least:

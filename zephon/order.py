@@ -116,9 +116,11 @@ class Order:
     def _shuffle_page(self, group: int, epoch: int, page: int) -> Addresses:
         return self._groups[group].shuffle_page(epoch, page)
 
-    def group_documents(self, lane: int) -> int:
-        """Returns N, the documents of the lane's group: one epoch of its order."""
-        return self._groups[lane // self.group_lanes].num_documents
+    def group(self, lane: int) -> tuple[range, int]:
+        """Returns the lanes of the group of `lane`, and N, the documents that they share: one epoch."""
+        index = lane // self.group_lanes
+        lanes = range(index * self.group_lanes, (index + 1) * self.group_lanes)
+        return lanes, self._groups[index].num_documents
 
     def locate(self, lane: int, start: int, count: int) -> Addresses:
         """Returns the addresses of positions [start, start + count) of `lane`; any start >= 0, count >= 1."""

@@ -110,7 +110,9 @@ class Prepare:
         try:
             tokens, offsets = self._encoder.encode(texts)
         except Exception as error:
-            return [read if isinstance(read, Exception) else error for read in reads]
+            if len(requests) > 1:  # the fault of one request is not that of its neighbours
+                return [self([request])[0] for request in requests]
+            return [reads[0] if isinstance(reads[0], Exception) else error]
         blocks: list[Block | Exception] = []
         first = 0
         for request, read in zip(requests, reads, strict=True):
@@ -163,10 +165,13 @@ class Prepare:
         block = Block(tokens, lengths, read.positions, end, read.events)
         if len(lengths) == 0:
             return block
-        if self._length.overlong != SPLIT and int(lengths.max()) > self._length.max_tokens:
+        rule, special = self._length, self._encoder.num_special
+        if rule.overlong == REFUSE and int(lengths.max()) > rule.max_tokens:
             self._apply_length_rule(request, read, block)
-        if len(block.lengths) and int(block.lengths.min()) <= self._encoder.num_special:
-            _drop_empty(block, self._encoder.num_special)
+        if len(block.lengths) and int(block.lengths.min()) <= special:
+            _drop_empty(block, special)
+        if rule.overlong in (TRUNCATE, DROP) and int(block.lengths.max(initial=0)) > rule.max_tokens:
+            self._apply_length_rule(request, read, block)
         return block
 
     def _apply_length_rule(self, request: Request, read: _Read, block: Block) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,54 +29,64 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-class BatchLog:
-    """The digests of one rank's rows: a JSON line for each batch, after one for each attempt."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Whose rows a log has."""
 
-    def __init__(self, path: Path, rank: int, world_size: int) -> None:
-        """Appends to the file at `path`, from the first batch on."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        cut = _last_byte(path) not in (b"", b"\n")
-        self._stream: IO[str] = path.open("a", encoding="utf-8", buffering=1)
-        if cut:  # a kill in the middle of a line; the next must not run into it
-            self._stream.write("\n")
-        self._rank, self._world_size = rank, world_size
-        self._attempt = -1
+    dp_rank: int
+    dp_world_size: int
+    lanes: range
+
+
+class BatchLog:
+    """The digests of one rank's rows: a file for each attempt, a JSON line for each batch."""
+
+    def __init__(self, folder: Path, ranks: Ranks) -> None:
+        """Writes below `folder`, from the first batch on."""
+        self._folder, self._ranks = folder / BATCHES, ranks
+        self._stream: IO[str] | None = None
 
     @classmethod
-    def open(cls, opened: Opened, folder: Path | None, rank: int, world_size: int) -> BatchLog | None:
+    def open(cls, opened: Opened, folder: Path | None, ranks: Ranks) -> BatchLog | None:
         """Returns the log of a rank in `folder`, or None without a folder; rank 0 writes recipe and lock."""
         if folder is None:
             return None
-        if rank == 0:
+        if ranks.dp_rank == 0:
             _write_description(opened, folder)
-        return cls(folder / BATCHES / f"rank_{rank:05d}.jsonl", rank, world_size)
+        return cls(folder, ranks)
 
-    def write(self, batch: Batch, attempt: int) -> None:
-        """Appends digests and tokens by dataset of a batch; `attempt` counts the restores before it."""
-        if attempt != self._attempt:
-            self._attempt = attempt
-            start = {
-                "attempt": attempt,
-                "start": batch.step,
-                "rank": self._rank,
-                "dp_world_size": self._world_size,
-            }
-            self._stream.write(json.dumps(start) + "\n")
+    def _start(self, restores: int) -> IO[str]:
+        """Returns the file of this attempt, numbered after all that logged one of its lanes."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        ranks, attempt = self._ranks, restores
+        for path in log_files(self._folder):
+            first, last = _read_head(path).get("lanes", (0, 0))
+            if first < ranks.lanes.stop and ranks.lanes.start < last:
+                attempt = max(attempt, 1 + _attempt(path))
+        stream = (self._folder / f"rank_{ranks.dp_rank:05d}_{attempt:05d}.jsonl").open(
+            "x", encoding="utf-8", buffering=1
+        )
+        head = {
+            "attempt": attempt,
+            "rank": ranks.dp_rank,
+            "dp_world_size": ranks.dp_world_size,
+            "lanes": [ranks.lanes.start, ranks.lanes.stop],
+        }
+        stream.write(json.dumps(head) + "\n")
+        return stream
+
+    def write(self, batch: Batch, restores: int) -> None:
+        """Appends the digests and tokens of a batch; `restores` counts the times that the run went on."""
+        if self._stream is None:
+            self._stream = self._start(restores)
         tokens = {name: int(column.sum()) for name, column in batch.tokens_by_dataset.items()}
-        line = {"attempt": attempt, "step": batch.step, "rows": digest(batch), "tokens": tokens}
+        line = {"step": batch.step, "rows": digest(batch), "tokens": tokens}
         self._stream.write(json.dumps(line, separators=(",", ":")) + "\n")
 
     def close(self) -> None:
         """Closes the file."""
-        self._stream.close()
-
-
-def _last_byte(path: Path) -> bytes:
-    if not path.exists() or not path.stat().st_size:
-        return b""
-    with path.open("rb") as stream:
-        stream.seek(-1, os.SEEK_END)
-        return stream.read(1)
+        if self._stream is not None:
+            self._stream.close()
 
 
 def _write_description(opened: Opened, folder: Path) -> None:
@@ -106,35 +116,49 @@ def _anchor(path: str, base: Path) -> str:
     )
 
 
+def log_files(folder: Path) -> list[Path]:
+    """Returns the batch logs in the folder `batches`, by attempt, then rank."""
+    return sorted(folder.glob("rank_*_*.jsonl"), key=lambda path: (_attempt(path), path.name))
+
+
+def _attempt(path: Path) -> int:
+    return int(path.stem.rpartition("_")[2])
+
+
+def _read_head(path: Path) -> dict[str, Any]:
+    with path.open(encoding="utf-8") as stream, contextlib.suppress(json.JSONDecodeError):
+        return dict(json.loads(stream.readline()))
+    return {}
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the lines of a log; a line that was cut off by a kill is left out."""
-    if not path.exists():
-        return
+    """Yields the batches of a log; a line that was cut off by a kill is left out."""
     with path.open(encoding="utf-8") as stream:
+        next(stream, None)  # what the attempt is
         for line in stream:
             with contextlib.suppress(json.JSONDecodeError):
                 yield json.loads(line)
 
 
 def read_batches(folder: Path) -> dict[int, list[RowDigest]]:
-    """Returns the digests of each step, merged over ranks.
+    """Returns the digests of each step, merged over ranks and attempts.
 
-    The newest attempt counts from its first step on; what older ones logged of those steps is left out.
+    A lane's rows count as the newest attempt has them, from the first row on that it logged; what older
+    attempts logged from there on is left out.
     """
-    entries = [e for path in sorted((folder / BATCHES).glob("rank_*.jsonl")) for e in read_lines(path)]
-    starts: dict[int, int] = {}
-    for entry in entries:
-        if "start" in entry:
-            starts[entry["attempt"]] = min(entry["start"], starts.get(entry["attempt"], entry["start"]))
-    rows: dict[tuple[int, int, int], tuple[int, str]] = {}
-    for entry in entries:
-        attempt, step = entry["attempt"], entry.get("step", -1)
-        if any(later > attempt and start <= step for later, start in starts.items()):
-            continue
-        for lane, row, value in entry.get("rows", ()):
-            if rows.get((step, lane, row), (-1, ""))[0] <= attempt:
-                rows[step, lane, row] = (attempt, value)
+    rows: dict[int, dict[int, tuple[int, str]]] = {}  # by lane and row: step and digest
+    for path in log_files(folder / BATCHES):
+        begun: set[int] = set()
+        for entry in read_lines(path):
+            for lane, row, value in entry["rows"]:
+                of_lane = rows.setdefault(lane, {})
+                if lane not in begun:
+                    begun.add(lane)
+                    rows[lane] = of_lane = {old: found for old, found in of_lane.items() if old < row}
+                of_lane[row] = (entry["step"], value)
     steps: dict[int, list[RowDigest]] = {}
-    for (step, lane, row), (_, value) in sorted(rows.items()):
-        steps.setdefault(step, []).append((lane, row, value))
-    return steps
+    for lane in sorted(rows):
+        for row in sorted(rows[lane]):
+            step, value = rows[lane][row]
+            steps.setdefault(step, []).append((lane, row, value))
+    return {step: sorted(steps[step]) for step in sorted(steps)}

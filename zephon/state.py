@@ -103,6 +103,8 @@ def read_lane(data: object, lane: int, num_datasets: int) -> tuple[LaneState, tu
             carry=tuple(CarriedPiece(*_wholes(piece, 5)) for piece in entry.get("carry", ())),
             replay_rows=_whole(entry.get("replay_rows", 0)),
         )
+        if any(piece.dataset >= num_datasets for piece in state.carry):
+            raise ValueError(f"a carried piece is of dataset {max(p.dataset for p in state.carry)}")
         if not len(state.cursors) == len(state.counts) == num_datasets:
             raise ValueError(f"{len(state.cursors)} cursors for {num_datasets} datasets")
         inside = entry.get("inside")
@@ -166,16 +168,25 @@ def check_shared(
         )
     try:
         recipe, saved_lock, schedule = (json.loads(state[name]) for name in SHARED_KEYS[1:])
-    except (ValueError, TypeError) as error:
+        configuration, attempt = dict(recipe["configuration"]), _whole(schedule["attempt"])
+        _check_shapes(saved_lock, schedule)
+    except (ValueError, TypeError, KeyError) as error:
         raise _refusal(
             "the state's shared entries cannot be read",
-            got=str(error),
+            got=f"{type(error).__name__}: {error}",
             rule="they are the JSON that state_dict() wrote",
             cure="restore from another checkpoint",
         ) from None
-    _check_configuration(recipe["configuration"], opened)
-    notes = _check_lock(saved_lock, opened, allow) + _check_schedule(schedule, table, allow)
-    return schedule["attempt"], notes
+    _check_configuration(configuration, opened)
+    return attempt, _check_lock(saved_lock, opened, allow) + _check_schedule(schedule, table, allow)
+
+
+def _check_shapes(saved_lock: object, schedule: Mapping[str, Any]) -> None:
+    """Raises ValueError or KeyError for entries of which the checks to come could make nothing."""
+    _whole(schedule["steps"])
+    texts = [schedule["past"], schedule["hash"], *schedule["blocks"]]
+    if not isinstance(saved_lock, Mapping) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("hashes are texts")
 
 
 def _check_configuration(saved: Mapping[str, Any], opened: Opened) -> None:

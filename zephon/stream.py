@@ -14,6 +14,8 @@ from zephon.errors import DataError, StateError, explain
 from zephon.feed import Feed, Ticket
 from zephon.prepare import Block, Event, Request
 
+MANY_TOKENLESS = 1000
+"""After so many documents in a row without tokens, an epoch of the group is searched for any with tokens."""
 FIRST_BLOCK = 8
 """The first block of a stream has this part of the usual size, so that the first step comes soon."""
 
@@ -52,20 +54,21 @@ class Stream:
     """The documents of one dataset in one lane, in order, for ever."""
 
     __slots__ = (
-        "_at", "_block", "_document", "_ends", "_feed", "_group_documents", "_lane", "_max_bad", "_name",
+        "_at", "_block", "_document", "_ends", "_feed", "_group", "_has_text", "_lane", "_max_bad", "_name",
         "_offset", "_pending", "_positions", "_trailing", "counts", "cursor", "dataset",
     )  # fmt: skip
 
     def __init__(
-        self, feed: Feed, dataset: int, lane: int, name: str, *, group_documents: int, max_bad: int,
+        self, feed: Feed, dataset: int, lane: int, name: str, *, group: tuple[range, int], max_bad: int,
     ) -> None:  # fmt: skip
         self._feed, self.dataset, self._lane, self._name = feed, dataset, lane, name
-        self._group_documents, self._max_bad = group_documents, max_bad
+        self._group, self._max_bad = group, max_bad
         self._pending: Ticket | None = None
         self._block: Block | None = None
         self._ends: list[int] = []
         self._positions: list[int] = []
         self._document = self._offset = self._at = 0
+        self._has_text = False
         self._trailing: list[Event] = []
         self.cursor = Cursor()
         self.counts: Counts = ()
@@ -125,7 +128,8 @@ class Stream:
             if len(block.lengths):
                 break
             self._trailing = block.events
-            self._refuse_tokenless(block.end)
+            if not self._has_text and block.end - self.cursor.position >= MANY_TOKENLESS:
+                self._find_text()
         self._trailing = [event for event in block.events if event.before >= len(block.lengths)]
         self._block, self._ends, self._positions = (
             block,
@@ -169,14 +173,24 @@ class Stream:
                 )
             )
 
-    def _refuse_tokenless(self, position: int) -> None:
-        """Stops where more than an epoch of the lane's group went by without a token."""
-        if position - self.cursor.position > max(1000, self._group_documents):
-            raise DataError(
-                explain(
-                    f"dataset {self._name!r}: no document has text",
-                    got=f"{position - self.cursor.position} in a row without tokens in lane {self._lane}",
-                    rule="a dataset with a share has documents with text",
-                    cure=f"look at its `text` field and its documents, or give {self._name} the weight 0",
-                )
+    def _find_text(self) -> None:
+        """Looks through one epoch of the group, in all its lanes; refuses it if no document has tokens."""
+        lanes, num_documents = self._group
+        last = -(-num_documents // len(lanes))
+        for lane in lanes:
+            position = 0
+            while position < last:
+                request = Request(self.dataset, lane, position, self._feed.block_bytes())
+                block = self._feed.result(self._feed.request(request))
+                if len(block.lengths):
+                    self._has_text = True
+                    return
+                position = block.end
+        raise DataError(
+            explain(
+                f"dataset {self._name!r}: no document has text",
+                got=f"{num_documents} documents without tokens in lanes {lanes.start} to {lanes.stop - 1}",
+                rule="a dataset with a share has documents with text",
+                cure=f"look at its `text` field and its documents, or give {self._name} the weight 0",
             )
+        )
