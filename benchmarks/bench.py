@@ -59,6 +59,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.only = [name for name in options.only.split(",") if name] or list(SECTIONS)
     if unknown := [name for name in options.only if name not in SECTIONS]:
         parser.error(f"--only: unknown section {unknown[0]!r}; known are {', '.join(SECTIONS)}")
+    if options.json is not None and not options.json.absolute().parent.is_dir():
+        parser.error(f"--json: {options.json.absolute().parent} is not a folder; make it first")
     return options
 
 
@@ -111,4 +113,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

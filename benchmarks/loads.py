@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -176,6 +177,7 @@ LOADS: dict[str, Callable[[Answer], Load]] = {
 
 def main() -> None:
     """Builds the load of the first argument and answers one line for each line of standard input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started this, and ends it
     spec = json.loads(sys.argv[1])
     started = time.perf_counter()
     load = LOADS[spec["load"]](spec)

@@ -14,9 +14,9 @@ import pytest
 from tests.helpers import faulty, make_recipe, words, write_tokenizer
 from zephon import CheckError, Constant, Dataset, Packing, Recipe, Stages
 from zephon.check import check_recipe
-from zephon.check_plan import check_shape
-from zephon.check_report import ERROR, WARNING, CheckReport, Finding, format_bytes
-from zephon.probe import Probe
+from zephon.check.plan import check_shape
+from zephon.check.probe import Probe
+from zephon.check.report import ERROR, WARNING, CheckReport, Finding, format_bytes
 from zephon.readers import open_reader
 
 

@@ -18,9 +18,9 @@ from rich.console import Console
 
 import zephon
 from zephon.demo import KNOBS, QUICK, RESUMED, Jobs, run_demo
-from zephon.demo_corpora import CODE, build_corpora
-from zephon.demo_ranks import RankJob, newest_state, run_ranks, save_state, steps_taken
-from zephon.demo_report import MISSING, Findings, Restore, compare, tell_verdict
+from zephon.demo.corpora import CODE, build_corpora
+from zephon.demo.ranks import RankJob, newest_state, run_ranks, save_state, steps_taken
+from zephon.demo.report import MISSING, Findings, Restore, compare, tell_verdict
 from zephon.errors import StateError, WorkerError
 from zephon.runfolder import log_files, read_batches, read_lines
 
@@ -45,7 +45,7 @@ def copied(demo: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path) 
 
 def processes_of(folder: Path) -> list[str]:
     shown = subprocess.run(["ps", "-axww", "-o", "args="], capture_output=True, text=True, check=True).stdout
-    return [line for line in shown.splitlines() if str(folder) in line and "zephon.demo_ranks" in line]
+    return [line for line in shown.splitlines() if str(folder) in line and "zephon.demo.ranks" in line]
 
 
 def job(folder: Path, **changes: object) -> RankJob:

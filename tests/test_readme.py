@@ -19,7 +19,7 @@ from zephon import LoaderOptions, Recipe, open_recipe
 from zephon.cli import build_app
 from zephon.cli.common import Exit
 from zephon.demo import FULL
-from zephon.demo_corpora import CorporaPlan, build_corpora, write_recipe
+from zephon.demo.corpora import CorporaPlan, build_corpora, write_recipe
 from zephon.loader import Loader
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,8 +22,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from zephon.errors import CheckError, DataError
 from zephon.tokenizer import FileEncoder, Tokenize, load_tokenizer, tokenizer_lock
-from zephon.tokenizer_file import read_tokenizer_file
-from zephon.tokenizer_probe import Columns, encode_batches, find_difference, hash_columns, probe_batches
+from zephon.tokenizer.file import read_tokenizer_file
+from zephon.tokenizer.probe import Columns, encode_batches, find_difference, hash_columns, probe_batches
 
 BACKENDS = [
     "tokenizers",

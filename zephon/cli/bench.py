@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from zephon.check_report import format_bytes
+from zephon.check.report import format_bytes
 from zephon.cli.common import (
     BackendOption,
     CacheOption,

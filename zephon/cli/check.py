@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from zephon.check import PROBE_S, check_recipe
-from zephon.check_report import ERROR, OK, WARNING, CheckReport, DatasetFacts, format_bytes
+from zephon.check.report import ERROR, OK, WARNING, CheckReport, DatasetFacts, format_bytes
 from zephon.cli.common import (
     BackendOption,
     CacheOption,

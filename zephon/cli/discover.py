@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from zephon.errors import DataError, explain
 from zephon.paths import DataFile, list_files
 from zephon.readers import SUFFIXES
-from zephon.tokenizer_file import FILE_NAME
+from zephon.tokenizer.file import FILE_NAME
 
 TEXT_NAMES = ("text", "content", "body", "document")
 SAMPLE_RECORDS = 200

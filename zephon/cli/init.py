@@ -20,7 +20,7 @@ from zephon.cli.discover import FoundDataset, find_datasets, find_tokenizer
 from zephon.errors import CheckError, DataError, explain
 from zephon.recipe import Recipe
 from zephon.runfolder import write_atomically
-from zephon.tokenizer_file import find_tokenizer_file, read_tokenizer_file
+from zephon.tokenizer.file import find_tokenizer_file, read_tokenizer_file
 
 SEQ_LEN = 2048
 GLOBAL_BATCH_SIZE = 32

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zephon import plugins
-from zephon.check_plan import check_schedule, check_shape
-from zephon.check_report import (
+from zephon.check.plan import check_schedule, check_shape
+from zephon.check.probe import Probe, open_dataset, refusal
+from zephon.check.report import (
     ERROR,
     OK,
     WARNING,
@@ -29,7 +30,6 @@ from zephon.feed import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES
 from zephon.opened import SPOOL_BYTES, Report, default_cache
 from zephon.options import BUDGET_BYTES
 from zephon.order import CACHED_DOCUMENTS
-from zephon.probe import Probe, open_dataset, refusal
 from zephon.recipe import Recipe
 from zephon.schedule import PARTS, ScheduleTable
 from zephon.spool import Spool

@@ -1,6 +1,6 @@
 """The tokenizer: texts to one flat token array, with exactly the BOS/EOS that the recipe asks for.
 
-Upstream: a recipe's `[tokenize]` table, read by `tokenizer_file`. Downstream: the workers, which call
+Upstream: a recipe's `[tokenize]` table, read by `tokenizer/file.py`. Downstream: the workers, which call
 `Encoder.encode` on a block of documents, and the lock, which holds the hashes of `TokenizerReport`.
 Hugging Face `tokenizers` is the reference; `fastokens` serves only where it gives the same ids on the probe.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon.errors import CheckError, DataError, explain, shorten
-from zephon.tokenizer_file import (
+from zephon.tokenizer.file import (
     FILE_NAME,
     Blueprint,
     TokenizerFile,
@@ -27,7 +27,7 @@ from zephon.tokenizer_file import (
     find_tokenizer_file,
     read_tokenizer_file,
 )
-from zephon.tokenizer_probe import Columns, encode_batches, find_difference, hash_columns, probe_batches
+from zephon.tokenizer.probe import Columns, encode_batches, find_difference, hash_columns, probe_batches
 
 BACKENDS = ("auto", "tokenizers", "fastokens")
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon.bits import bits, key, permutation
-from zephon.check_report import ERROR, OK, WARNING, Finding
+from zephon.check.report import ERROR, OK, WARNING, Finding
 from zephon.dataset import Dataset
 from zephon.errors import DataError, Fault
 from zephon.opened import SPOOL_BYTES, Report

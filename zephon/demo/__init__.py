@@ -1,12 +1,11 @@
 """The demo: the same batches on 1, 2, 4 and 8 ranks, and through two kills, on this machine, offline.
 
-Upstream: `demo_corpora.py` makes data and recipe, `demo_ranks.py` runs the ranks as processes,
-`demo_report.py` compares. Downstream: `zephon demo` and `make demo`. If one row differs, it exits with 1.
+Upstream: `demo/corpora.py` makes data and recipe, `demo/ranks.py` runs the ranks as processes,
+`demo/report.py` compares. Downstream: `zephon demo` and `make demo`. If one row differs, it exits with 1.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import time
@@ -18,9 +17,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from zephon.demo_corpora import CorporaPlan, build_corpora, write_recipe
-from zephon.demo_ranks import RankJob, merged_path, newest_state, run_ranks
-from zephon.demo_report import Findings, Restore, compare, realised_shares, tell, tell_next, tell_verdict
+from zephon.demo.corpora import CorporaPlan, build_corpora, write_recipe
+from zephon.demo.ranks import RankJob, merged_path, newest_state, run_ranks
+from zephon.demo.report import Findings, Restore, compare, realised_shares, tell, tell_next, tell_verdict
 from zephon.errors import ZephonError
 from zephon.recipe import Recipe
 from zephon.runfolder import write_atomically
@@ -286,23 +285,3 @@ class Jobs:
             )
             for rank in range(attempt.world_size)
         ]
-
-
-def main() -> int:
-    """Runs the demo with the arguments of the command line, and returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m zephon.demo", description="Same batches on any number of ranks."
-    )
-    parser.add_argument("--folder", type=Path, default=Path("zephon-demo"), help="where data and runs go")
-    parser.add_argument("--quick", action="store_true", help="less data and fewer steps")
-    given = parser.parse_args()
-    try:
-        return run_demo(given.folder, quick=given.quick)
-    except ValueError as error:
-        parser.error(str(error))
-    except KeyboardInterrupt:
-        return 130
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from zephon.check_report import ERROR, OK, WARNING, Finding
+from zephon.check.report import ERROR, OK, WARNING, Finding
 from zephon.recipe import Recipe
 from zephon.schedule import PARTS, Schedule, ScheduleTable
 

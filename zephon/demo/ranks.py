@@ -1,6 +1,6 @@
 """The demo's ranks: real processes that load, log, save states and are killed, and who looks after them.
 
-Upstream: `demo.py` plans the jobs. Downstream: each process (`python -m zephon.demo_ranks JOB`) runs one
+Upstream: `demo.py` plans the jobs. Downstream: each process (`python -m zephon.demo.ranks JOB`) runs one
 loader, whose run folder gets the row digests. Ranks never talk to each other.
 """
 
@@ -218,7 +218,7 @@ def _start(job: RankJob) -> subprocess.Popen[bytes]:
     job.log_path.parent.mkdir(parents=True, exist_ok=True)
     with job.log_path.open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "zephon.demo_ranks", json.dumps(asdict(job))],
+            [sys.executable, "-m", "zephon.demo.ranks", json.dumps(asdict(job))],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
