@@ -1,8 +1,9 @@
-"""What all tests share: no plugins that happen to be installed, and property tests without a stop-watch."""
+"""What all tests share: no plugins that happen to be installed, Ctrl-C, property tests without a stop-watch."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -19,3 +20,10 @@ def _no_plugins() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ZEPHON_PLUGINS", "none")
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts() -> None:
+    """Lets SIGINT reach the programs that tests start; a shell's background job, such as CI, ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

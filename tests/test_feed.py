@@ -216,6 +216,24 @@ def test_a_closed_feed_gives_no_blocks() -> None:
                 within(5, partial(made.result, late))
 
 
+def test_closing_waits_for_what_runs_and_not_for_what_waits() -> None:
+    """Of two tasks for one worker one runs, for 0.2 s, and the other is dropped."""
+    done: list[int] = []
+
+    def slow(requests: Sequence[Request]) -> list[Block | Exception]:
+        time.sleep(0.2)
+        done.extend(request.start for request in requests)
+        return run(requests)
+
+    made = Feed(Workers(ThreadPoolExecutor(1), slow, 1), budget_bytes=1 << 20, timeout_s=10.0)
+    for i in range(2):
+        made.request(ask(i, 256 * KIB))
+    begun = time.monotonic()
+    made.close()
+    assert time.monotonic() - begun < feed.CLOSE_S - 0.3
+    assert done == [0]
+
+
 def test_closing_wakes_who_waits() -> None:
     release = threading.Event()
 

@@ -33,9 +33,8 @@ def lane_of(opened: Opened, lane: int = 1, work_source: object = None) -> Lane:
     feed = Feed(inline(opened.prepare(), 1), budget_bytes=1 << 20, timeout_s=10.0)
 
     def make_stream(dataset: int, lane: int) -> Stream:
-        documents = opened.orders[dataset].group_documents(lane)
-        name = recipe.names[dataset]
-        return Stream(feed, dataset, lane, name, group_documents=documents, max_bad=1000)
+        group = opened.orders[dataset].group(lane)
+        return Stream(feed, dataset, lane, recipe.names[dataset], group=group, max_bad=1000)
 
     plan = LanePlan(
         num_lanes=recipe.lanes,

@@ -50,9 +50,9 @@ def everything(documents: Sequence[int]) -> list[Address]:
 def dealt_out(order: Order, group: int, epochs: int) -> Iterator[list[Address]]:
     """Yields each epoch of a group, put together from its lanes in turn."""
     g = order.group_lanes
-    total = order.group_documents(group * g)
+    members, total = order.group(group * g)
     need = -(-epochs * total // g)
-    lanes = [located(order, group * g + slot, 0, need) for slot in range(g)]
+    lanes = [located(order, lane, 0, need) for lane in members]
     line = [lanes[i % g][i // g] for i in range(epochs * total)]
     for epoch in range(epochs):
         yield line[epoch * total : (epoch + 1) * total]
@@ -175,6 +175,20 @@ def test_the_groups_are_the_most_that_the_rule_allows(
 
     allowed = [c for c in range(1, lanes + 1) if lanes % c == 0 and (c == 1 or enough(c))]
     assert order.num_groups == max(allowed)
+
+
+@pytest.mark.usefixtures("small_rules")
+def test_a_lane_knows_the_lanes_of_its_group_and_what_they_share() -> None:
+    order = make([4, 5, 6, 7] * 2, 6)
+    shared = {order.group(lane) for lane in range(6)}
+    assert order.num_groups == len(shared) == 3
+    assert sorted(lane for lanes, _ in shared for lane in lanes) == list(range(6))
+    assert sum(num_documents for _, num_documents in shared) == 44
+    for lane in range(6):
+        lanes, num_documents = order.group(lane)
+        assert lane in lanes
+        read = {address for member in lanes for address in located(order, member, 0, num_documents)}
+        assert len(read) == num_documents
 
 
 def test_a_chunk_goes_to_the_group_with_the_fewest_bytes() -> None:

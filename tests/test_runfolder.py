@@ -23,7 +23,7 @@ from zephon.batch import step_digest
 from zephon.dataset import Dataset
 from zephon.opened import Opened
 from zephon.recipe import Recipe
-from zephon.runfolder import read_batches, read_lines, write_atomically
+from zephon.runfolder import log_files, read_batches, read_lines, write_atomically
 from zephon.schedule import ScheduleTable, Stages
 
 
@@ -52,17 +52,19 @@ def test_the_log_has_the_digests_of_the_batches(tmp_path: Path, world: int, micr
     found, _ = run(opened, tmp_path, 5, world, micro_batch_size=micro)
     assert logged(tmp_path) == found == digests(opened, 5)
     files = sorted(path.name for path in (tmp_path / "batches").iterdir())
-    assert files == [f"rank_{rank:05d}.jsonl" for rank in range(world)]
+    assert files == [f"rank_{rank:05d}_00000.jsonl" for rank in range(world)]
 
 
 def test_a_line_for_each_batch_after_one_for_the_attempt(tmp_path: Path) -> None:
     opened = open_small(make_recipe())
     with loaders(opened, 2, run_folder=tmp_path) as ranks:
         batches = take_steps(ranks, 2)
-    lines = list(read_lines(tmp_path / "batches" / "rank_00001.jsonl"))
-    assert lines[0] == {"attempt": 0, "start": 0, "rank": 1, "dp_world_size": 2}
-    assert [line["step"] for line in lines[1:]] == [0, 1]
-    for line, (_, batch) in zip(lines[1:], batches, strict=True):
+    path = tmp_path / "batches" / "rank_00001_00000.jsonl"
+    head = json.loads(path.read_text().splitlines()[0])
+    assert head == {"attempt": 0, "rank": 1, "dp_world_size": 2, "lanes": [2, 4]}
+    lines = list(read_lines(path))
+    assert [line["step"] for line in lines] == [0, 1]
+    for line, (_, batch) in zip(lines, batches, strict=True):
         assert line["tokens"] == {name: int(n.sum()) for name, n in batch.tokens_by_dataset.items()}
         assert [row[:2] for row in line["rows"]] == [[2, batch.step], [3, batch.step]]
 
@@ -74,7 +76,7 @@ def test_what_was_only_prefetched_is_not_logged(tmp_path: Path) -> None:
 
 def test_a_last_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
     run(open_small(make_recipe()), tmp_path, 3, 1)
-    log = tmp_path / "batches" / "rank_00000.jsonl"
+    log = tmp_path / "batches" / "rank_00000_00000.jsonl"
     whole = log.read_text()
     for cut in (1, 2, 50, len(whole.splitlines()[-1]) + 1):
         log.write_text(whole[:-cut])
@@ -82,11 +84,11 @@ def test_a_last_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_after_a_line_that_was_cut(tmp_path: Path) -> None:
-    """The next line must not be glued to it."""
+    """The lines of the next attempt must not be glued to it."""
     opened = open_small(make_recipe())
     expected, _ = run(opened, tmp_path, 2, 1)
     state = run(opened, tmp_path / "elsewhere", 2, 1)[1]
-    log = tmp_path / "batches" / "rank_00000.jsonl"
+    log = tmp_path / "batches" / "rank_00000_00000.jsonl"
     log.write_text(log.read_text()[:-40])
     more, _ = run(opened, tmp_path, 2, 1, state)
     lines = read_batches(tmp_path)
@@ -129,7 +131,6 @@ def test_an_attempt_that_begins_inside_a_step_leaves_the_rows_before_it(tmp_path
     assert logged(tmp_path) == digests(opened, 2)
 
 
-@pytest.mark.xfail(reason="attempts are counted by states, so two restores of one state share a number")
 def test_two_restores_of_one_state_are_two_attempts(tmp_path: Path) -> None:
     """The first gets further, on other ranks and with another future; the second is what counts."""
     opened = open_small(make_recipe(schedule=Stages({0: {"web": 1, "code": 1}})))
@@ -138,6 +139,25 @@ def test_two_restores_of_one_state_are_two_attempts(tmp_path: Path) -> None:
     run(other, tmp_path, 4, 4, state)
     new, _ = run(opened, tmp_path, 2, 2, state)
     assert logged(tmp_path) == [*old, *new]
+    names = [path.name for path in log_files(tmp_path / "batches")]
+    assert names == [
+        "rank_00000_00000.jsonl",
+        *(f"rank_{rank:05d}_00001.jsonl" for rank in range(4)),
+        *(f"rank_{rank:05d}_00002.jsonl" for rank in range(2)),
+    ]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 60, 1 << 20])
+def test_an_attempt_after_one_that_only_some_ranks_logged(tmp_path: Path, cut: int) -> None:
+    """Of 4 ranks only rank 1 logged a row, of lane 1, or not even its head; rank 1 of 2 has lanes 2 and 3."""
+    opened = open_small(make_recipe())
+    with loaders(opened, 4, run_folder=tmp_path) as ranks:
+        next(ranks[1])
+    log = tmp_path / "batches" / "rank_00001_00000.jsonl"
+    text = log.read_text()
+    log.write_text(text[: max(0, len(text) - cut)])
+    found, _ = run(opened, tmp_path, 3, 2)
+    assert logged(tmp_path) == found == digests(opened, 3)
 
 
 def test_the_lock_and_the_schedule_lie_beside(tmp_path: Path) -> None:
@@ -176,7 +196,7 @@ def test_a_recipe_without_a_toml_form_says_why(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_no_run_has_no_steps(tmp_path: Path) -> None:
     assert read_batches(tmp_path) == {}
-    assert list(read_lines(tmp_path / "missing")) == []
+    assert log_files(tmp_path / "batches") == []
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:

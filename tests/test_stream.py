@@ -24,8 +24,7 @@ def opened_with(documents: Sequence[object], **fields: object) -> Opened:
 
 def stream_of(opened: Opened, lane: int = 0, max_bad: int = 1000) -> Stream:
     made = Feed(inline(opened.prepare(), 1), budget_bytes=1 << 20, timeout_s=10.0)
-    documents = opened.orders[0].group_documents(lane)
-    return Stream(made, 0, lane, "web", group_documents=documents, max_bad=max_bad)
+    return Stream(made, 0, lane, "web", group=opened.orders[0].group(lane), max_bad=max_bad)
 
 
 def tokens(run: Run) -> list[int]:

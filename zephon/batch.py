@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from zephon.buffers import BufferPool
 from zephon.lane import Row
+from zephon.stream import new_tuple
 
 if TYPE_CHECKING:
     import torch
@@ -220,7 +221,8 @@ def _copy_tokens(rows: Sequence[Row], first_row: int, flat: Int64, plan: BatchPl
             flat[at : at + num_tokens] = block.tokens[begin : begin + num_tokens]
             at += num_tokens
             positions, lengths = block.positions[first:last], block.lengths[first:last]
-            drawn.append(_Drawn(first_row + i, dataset, num_tokens, positions, lengths, skip, cut))
+            fields = (first_row + i, dataset, num_tokens, positions, lengths, skip, cut)
+            drawn.append(new_tuple(_Drawn, fields))
         if at < end:
             flat[at:end] = plan.pad_id
             length = np.array([end - at], dtype=np.int64)

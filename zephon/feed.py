@@ -170,7 +170,8 @@ class Feed:
         executor.shutdown(wait=False, cancel_futures=True)
         patience = time.monotonic() + CLOSE_S
         if not processes:
-            wait(running, CLOSE_S)  # a thread that hangs cannot be ended
+            # What was cancelled is never reported to `wait`; a thread that hangs cannot be ended.
+            wait([future for future in running if not future.cancelled()], CLOSE_S)
         for (
             process
         ) in processes:  # killed only when it hangs: one that is writing would break the pool's pipe

@@ -19,7 +19,7 @@ from zephon.mixture import Ledger, WorkSource, begin_step
 from zephon.packing import Carrying, Packer
 from zephon.prepare import Block, Request
 from zephon.schedule import ScheduleTable
-from zephon.stream import Counts, Cursor, Run, Stream
+from zephon.stream import Counts, Cursor, Run, Stream, new_tuple
 
 OPEN_AHEAD = 8
 """Streams that a lane opens before their first draw, those of the largest shares."""
@@ -167,15 +167,18 @@ class Lane:
 
     def _snapshot(self) -> LaneState:
         ledger = self.ledger
-        return LaneState(
+        carried = self._carry() if self._carry is not None else ()
+        fields = (
             ledger.rows,
             tuple(ledger.tokens),
             tuple(ledger.documents),
             tuple(ledger.credits),
             tuple(self._cursors),
             tuple(self._counts),
-            tuple([_address(run) for run in self._carry()]) if self._carry is not None else (),
+            tuple([_address(run) for run in carried]) if carried else (),
+            0,
         )
+        return new_tuple(LaneState, fields)
 
     def restore(self, state: LaneState) -> None:
         """Goes to `state`, on a lane that has made no row; what the packer held is asked for at once."""

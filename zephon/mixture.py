@@ -11,6 +11,7 @@ harmonic numbers.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -109,17 +110,25 @@ class MixtureWorkSource:
         ahead of j for (credit_d - credit_j) // (PARTS - share_d + share_j) tokens.
         """
         credits, shares = ledger.credits, ledger.shares
-        best, best_credit = -1, 0
-        for i, share in enumerate(shares):
-            if share and (best < 0 or credits[i] > best_credit):
+        active = _active(shares)
+        best, _ = active[0]
+        best_credit = credits[best]
+        for i, _ in active:
+            if credits[i] > best_credit:
                 best, best_credit = i, credits[i]
         run, loss = ledger.rest, PARTS - shares[best]
-        for j, share in enumerate(shares):
-            if share and j != best:
+        for j, share in active:
+            if j != best:
                 ahead = (best_credit - credits[j]) // (loss + share)
                 if ahead < run:
                     run = ahead
         return best, run
+
+
+@functools.lru_cache(maxsize=64)
+def _active(shares: Shares) -> tuple[tuple[int, int], ...]:
+    """Returns (dataset, share) for every dataset with a share."""
+    return tuple((i, share) for i, share in enumerate(shares) if share)
 
 
 def first_credits(lane: int, num_lanes: int, shares: Shares, fresh: tuple[int, ...], seq_len: int) -> Shares:

@@ -17,6 +17,13 @@ BUDGET_BYTES = 512 << 20
 OPERATORS = ("tokenize",)
 
 
+def _num_cores() -> int:
+    """Returns the cores that this process may use, where the system can tell; else those it has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class LoaderKeywords(TypedDict, total=False):
     """The keywords of `Recipe.loader` and `Pipeline.loader`; none of them changes a row."""
 
@@ -47,7 +54,7 @@ class LoaderOptions:
     micro_batch_size: int | None = None
     """Rows of a batch; must divide the rank's rows of a step. None: all of them."""
     workers: int | Mapping[str, int] | None = None
-    """Workers, or {"tokenize": n}; None: the cores, at most 4."""
+    """Workers, or {"tokenize": n}; None: the cores but one, which makes the rows, from 1 to 4."""
     executor: str = "threads"
     """inline, threads, processes, or a plugin's."""
     prefetch: int = 0
@@ -73,7 +80,7 @@ class LoaderOptions:
     def num_workers(self) -> int:
         """Returns the number of workers."""
         if self.workers is None:
-            return max(1, min(4, len(os.sched_getaffinity(0))))
+            return max(1, min(4, _num_cores() - 1))
         if isinstance(self.workers, Mapping):
             return int(self.workers.get("tokenize", 1))
         return self.workers

@@ -56,12 +56,13 @@ class BatchLog:
         return cls(folder, ranks)
 
     def _start(self, restores: int) -> IO[str]:
-        """Returns the file of this attempt, numbered after all that logged one of its lanes."""
+        """Returns the file of this attempt, numbered after all of this rank and all with one of its lanes."""
         self._folder.mkdir(parents=True, exist_ok=True)
         ranks, attempt = self._ranks, restores
         for path in log_files(self._folder):
             first, last = _read_head(path).get("lanes", (0, 0))
-            if first < ranks.lanes.stop and ranks.lanes.start < last:
+            is_ours = path.name.startswith(f"rank_{ranks.dp_rank:05d}_")
+            if is_ours or (first < ranks.lanes.stop and ranks.lanes.start < last):
                 attempt = max(attempt, 1 + _attempt(path))
         stream = (self._folder / f"rank_{ranks.dp_rank:05d}_{attempt:05d}.jsonl").open(
             "x", encoding="utf-8", buffering=1

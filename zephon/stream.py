@@ -50,6 +50,10 @@ class Run(NamedTuple):
     num_tokens: int
 
 
+new_tuple = tuple.__new__
+"""Makes a named tuple in half the time of its own constructor; for what is made for every row."""
+
+
 class Stream:
     """The documents of one dataset in one lane, in order, for ever."""
 
@@ -108,12 +112,12 @@ class Stream:
         position = self._positions[last]
         if cut:
             self._document, self._offset = last, end - (ends[last - 1] if last else 0)
-            self.cursor = Cursor(position, 0, self._offset)
+            self.cursor = new_tuple(Cursor, (position, 0, self._offset))
         else:
             self._document, self._offset = last + 1, 0
-            self.cursor = Cursor(position + 1, 0, 0)
+            self.cursor = new_tuple(Cursor, (position + 1, 0, 0))
         self._at = end
-        return Run(self.dataset, block, first, last + 1, skip, cut, begin, end - begin)
+        return new_tuple(Run, (self.dataset, block, first, last + 1, skip, cut, begin, end - begin))
 
     def _advance(self) -> None:
         """Puts the next block that has documents in place of the used one, and asks for the one after."""

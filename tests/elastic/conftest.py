@@ -9,9 +9,9 @@ import pytest
 from tests.elastic import strangers
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _strangers(tmp_path_factory: pytest.TempPathFactory, _no_plugins: None) -> Iterator[None]:
-    """Lets in the distribution `strangers`, and no other."""
+    """Lets in the distribution `strangers`, and no other, until the module ends."""
     site = tmp_path_factory.mktemp("site")
     info = site / "strangers-1.0.dist-info"
     info.mkdir()

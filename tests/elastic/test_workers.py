@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -140,8 +141,9 @@ def test_a_worker_that_sleeps_is_an_error_after_the_time_given() -> None:
     loader.close()
 
 
-def start(tmp_path: Path, executor: str, ending: str) -> subprocess.Popen[str]:
-    """Returns the running program, three steps of which were read, in a session of its own."""
+@contextmanager
+def started(tmp_path: Path, executor: str, ending: str) -> Iterator[subprocess.Popen[str]]:
+    """Gives the running program, three steps of which were read, in a session of its own that ends here."""
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "ZEPHON_PLUGINS": "none"}
@@ -154,9 +156,14 @@ def start(tmp_path: Path, executor: str, ending: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
-    assert running.stdout is not None
-    assert [running.stdout.readline() for _ in range(3)] == ["0\n", "1\n", "2\n"]
-    return running
+    try:
+        assert running.stdout is not None
+        assert [running.stdout.readline() for _ in range(3)] == ["0\n", "1\n", "2\n"]
+        yield running
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.communicate(timeout=20)
 
 
 def session(leader: int) -> list[int]:
@@ -178,29 +185,28 @@ def session(leader: int) -> list[int]:
 @pytest.mark.parametrize("ending", ["close", "leave"])
 def test_an_interrupt_ends_the_run_in_two_seconds(tmp_path: Path, executor: str, ending: str) -> None:
     """Ctrl-C reaches the whole group, as in a terminal; `leave`: the script does not close its loader."""
-    running = start(tmp_path, executor, ending)
-    pids = session(running.pid)
-    begun = time.monotonic()
-    os.killpg(running.pid, signal.SIGINT)
-    _, errors = running.communicate(timeout=20)
-    assert time.monotonic() - begun < 2 + SLACK_S
-    assert running.returncode == -signal.SIGINT
-    assert errors.rstrip().endswith("KeyboardInterrupt")
-    assert errors.count("Traceback") == 1
-    assert wait_for_none_of(pids, SLACK_S) == []
+    with started(tmp_path, executor, ending) as running:
+        pids = session(running.pid)
+        begun = time.monotonic()
+        os.killpg(running.pid, signal.SIGINT)
+        _, errors = running.communicate(timeout=20)
+        assert time.monotonic() - begun < 2 + SLACK_S
+        assert running.returncode == -signal.SIGINT
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        assert errors.count("Traceback") == 1
+        assert wait_for_none_of(pids, SLACK_S) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_a_run_that_is_killed_leaves_no_process(tmp_path: Path, executor: str) -> None:
     before = set(os.listdir("/dev/shm"))
-    running = start(tmp_path, executor, "close")
-    pids = session(running.pid)
-    assert len(pids) >= (3 if executor == "processes" else 1)
-    running.kill()
-    running.communicate(timeout=20)
-    assert wait_for_none_of(pids, 5 + SLACK_S) == []
+    with started(tmp_path, executor, "close") as running:
+        pids = session(running.pid)
+        assert len(pids) >= (3 if executor == "processes" else 1)
+        running.kill()
+        running.communicate(timeout=20)
+        assert wait_for_none_of(pids, 5 + SLACK_S) == []
     assert set(os.listdir("/dev/shm")) <= before
-    again = start(tmp_path, executor, "close")
-    again.kill()
-    again.communicate(timeout=20)
+    with started(tmp_path, executor, "close"):
+        pass

@@ -93,7 +93,7 @@ BackendOption = Annotated[
     str, typer.Option("--backend", help="auto, tokenizers or fastokens; the ids are the same.")
 ]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", min=1, help="Workers; default the cores, at most 4.")
+    int | None, typer.Option("--workers", min=1, help="Workers; default the cores but one, at most 4.")
 ]
 ExecutorOption = Annotated[str, typer.Option("--executor", help="inline, threads, processes, or a plugin's.")]
 PrefetchOption = Annotated[int, typer.Option("--prefetch", min=0, help="Batches made ahead.")]

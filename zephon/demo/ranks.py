@@ -212,8 +212,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _start(job: RankJob) -> subprocess.Popen[bytes]:
     """Starts one rank in a process group of its own, each with another seed for Python's hash()."""
-    package = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     seed = str(1 + 100 * job.dp_world_size + job.dp_rank)
     job.log_path.parent.mkdir(parents=True, exist_ok=True)
     with job.log_path.open("wb") as log:
@@ -249,7 +249,7 @@ def _wait(
 
 def steps_taken(job: RankJob) -> int:
     """Returns how many steps of the run are complete on the rank of `job`, from its batch log."""
-    path = Path(job.run_folder) / BATCHES / f"rank_{job.dp_rank:05d}.jsonl"
+    path = Path(job.run_folder) / BATCHES / f"rank_{job.dp_rank:05d}_{job.attempt:05d}.jsonl"
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
