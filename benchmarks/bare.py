@@ -61,18 +61,20 @@ def read_texts(file: pq.ParquetFile, group: int) -> list[str]:
     return texts
 
 
-def read_batches(files: list[Path]) -> Iterator[list[str]]:
+def read_batches(files: list[Path], window_groups: int) -> Iterator[list[str]]:
     """Yields the texts of `files` for ever, each row group read once a lap.
 
-    Batches come in turns from WINDOW row groups, so that they are as mixed as what the loader reads. The
-    first of these begin somewhere in their middle, so that they do not all end together.
+    Batches come in turns from `window_groups` row groups in random order, so that they are as mixed as what
+    the loader reads; the first of these begin somewhere in their middle, so that they do not all end
+    together. With 1 they come in file order.
     """
     opened = [pq.ParquetFile(path) for path in files]
     groups = [(file, group) for file in opened for group in range(file.num_row_groups)]
-    random.Random(0).shuffle(groups)
+    if window_groups > 1:
+        random.Random(0).shuffle(groups)
     ahead = itertools.cycle(groups)
     window: list[Iterator[list[str]]] = []
-    size = min(WINDOW, len(groups))
+    size = min(window_groups, len(groups))
     for place in range(size):
         texts = read_texts(*next(ahead))
         window.append(cut_batches(texts[len(texts) * place // size :]))
@@ -98,9 +100,9 @@ def cut_batches(texts: list[str]) -> Iterator[list[str]]:
 class BareLoop:
     """Reads and tokenizes with two threads, equally many tokens of every corpus."""
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend: str, window_groups: int) -> None:
         self._encode = ENCODERS[backend]()
-        self._batches = {corpus: read_batches(parquet_files(corpus)) for corpus in CORPORA}
+        self._batches = {corpus: read_batches(parquet_files(corpus), window_groups) for corpus in CORPORA}
         self._counts = dict.fromkeys(CORPORA, 0)
         self._lock = threading.Lock()
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from bare import BareLoop
-from recipes import CACHE, CORPORA, NUM_WORKERS, make_recipe, parquet_files
+from bare import WINDOW, BareLoop
+from recipes import CACHE, CORPORA, make_recipe, parquet_files
 from shares import ShareLoad
 
 from zephon import Loader, LoaderOptions, Opened, open_recipe
@@ -71,7 +71,7 @@ class BareLoad:
     """A bare loop of the named back end."""
 
     def __init__(self, spec: Answer) -> None:
-        self._loop = BareLoop(spec["backend"])
+        self._loop = BareLoop(spec["backend"], 1 if spec.get("in_file_order") else WINDOW)
 
     def ask(self, command: str, argument: Any) -> Answer:
         """Runs the loop for some tokens, the one command it knows."""
@@ -85,9 +85,7 @@ class LoaderLoad:
     def __init__(self, spec: Answer) -> None:
         recipe = make_recipe(spec["lanes"], spec["seq_len"])
         self._opened = open_recipe(recipe, cache=CACHE, backend=spec["backend"])
-        self._options = LoaderOptions(
-            workers=NUM_WORKERS, executor="threads", micro_batch_size=spec["micro_batch_size"]
-        )
+        self._options = LoaderOptions(executor="threads", micro_batch_size=spec["micro_batch_size"])
         self._loader: Loader | None = None
 
     def ask(self, command: str, argument: Any) -> Answer:
