@@ -1,4 +1,4 @@
-"""What all tests share: no plugins that happen to be installed, Ctrl-C, property tests without a stop-watch."""
+"""What all tests share: no stray plugins, Ctrl-C as at a terminal, properties without a stop-watch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from zephon import tokenizer
+from zephon.tokenizer.file import TokenizerFile
+from zephon.tokenizer.probe import Columns
 
 # A loaded machine must not fail a property; in CI the examples are the same at every run.
 settings.register_profile("zephon", deadline=None, derandomize="CI" in os.environ, print_blob=True)
@@ -27,3 +31,30 @@ def _interrupts() -> None:
     """Lets SIGINT reach the programs that tests start; a shell's background job, such as CI, ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def _probed() -> dict[object, tuple[tokenizer.FileEncoder, list[Columns]]]:
+    """Returns what the probe found, by tokenizer and texts."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def probed_once(
+    _probed: dict[object, tuple[tokenizer.FileEncoder, list[Columns]]],
+) -> Iterator[None]:
+    """Probes the same tokenizer once and not at every opening: without merges that takes a second."""
+    build = tokenizer._build_reference
+
+    def build_once(
+        file: TokenizerFile, batches: list[list[str]]
+    ) -> tuple[tokenizer.FileEncoder, list[Columns]]:
+        key = (file.file_hash, file.bos_token, file.eos_token, file.blueprint, str(batches))
+        if key not in _probed:
+            _probed[key] = build(file, batches)
+        encoder, expected = _probed[key]
+        return encoder, list(expected)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "_build_reference", build_once)
+        yield

@@ -19,6 +19,8 @@ from zephon.check.probe import Probe
 from zephon.check.report import ERROR, WARNING, CheckReport, Finding, format_bytes
 from zephon.readers import open_reader
 
+pytestmark = pytest.mark.usefixtures("probed_once")
+
 
 @pytest.fixture(scope="session")
 def letters(tmp_path_factory: pytest.TempPathFactory) -> str:

@@ -25,6 +25,8 @@ from zephon import PluginError, StateError, WorkerError, ZephonError, plugins
 from zephon.cli import build_app
 from zephon.cli.common import Exit, LateProgress, cut, exit_code, parse_range, visible
 
+pytestmark = pytest.mark.usefixtures("probed_once")
+
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = """
 seed = 7

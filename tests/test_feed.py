@@ -144,13 +144,17 @@ def test_at_most_two_tasks_for_each_worker_are_under_way() -> None:
             future.add_done_callback(lambda _: setattr(Counting, "under_way", Counting.under_way - 1))
             return future
 
-    def brief(requests: Sequence[Request]) -> list[Block | Exception]:
+    gate = threading.Event()
+
+    def held(requests: Sequence[Request]) -> list[Block | Exception]:
+        assert gate.wait(30)
         time.sleep(0.002)
         return run(requests)
 
-    with fed(brief, 2, Counting(2)) as made:
+    with fed(held, 2, Counting(2)) as made:
         tickets = [made.request(ask(i, 256 * KIB)) for i in range(30)]
         assert Counting.under_way == 4
+        gate.set()
         assert [made.result(ticket).end for ticket in tickets] == list(range(1, 31))
     assert Counting.most <= 5  # the last of four may still be telling that it is done
 

@@ -30,6 +30,8 @@ from zephon.mixture import MixtureWorkSource
 from zephon.options import LoaderOptions
 from zephon.schedule import Constant, Stages
 
+pytestmark = pytest.mark.usefixtures("probed_once")
+
 
 @pytest.mark.parametrize(("world", "rank"), [(1, 0), (2, 1), (4, 2)])
 def test_a_rank_owns_a_run_of_lanes(world: int, rank: int) -> None:

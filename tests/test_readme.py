@@ -22,6 +22,8 @@ from zephon.demo import FULL
 from zephon.demo.corpora import CorporaPlan, build_corpora, write_recipe
 from zephon.loader import Loader
 
+pytestmark = pytest.mark.usefixtures("probed_once")
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")

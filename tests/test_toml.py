@@ -23,6 +23,8 @@ from zephon.schedule import Constant, Stages
 from zephon.tokenizer import Tokenize
 from zephon.toml import parse_setting, read_recipe, recipe_from_table, write_recipe
 
+pytestmark = pytest.mark.usefixtures("probed_once")
+
 PLAIN = """
 seed = 42
 global_batch_size = 4

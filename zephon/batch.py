@@ -84,6 +84,8 @@ class Batch:
     drawn: Sequence[_Drawn] = ()
     extras: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     """Later arrays by name, (B, ...); part of the digest."""
+    pinned: torch.Tensor | None = None
+    """The (4, B, S) page-locked tensor of which the four arrays are views."""
 
     @property
     def pieces(self) -> Pieces:
@@ -105,10 +107,16 @@ class Batch:
         return dict(zip(self.datasets, self.tokens, strict=True))
 
     def torch(self) -> dict[str, torch.Tensor]:
-        """Returns inputs, labels, positions and segment_ids as int64 tensors over the same memory."""
+        """Returns inputs, labels, positions and segment_ids as int64 tensors over the same memory.
+
+        With `pin_memory` they are views of one allocation of torch, which is used again only when the copies
+        begun with `non_blocking=True` have ended; a tensor made of the numpy arrays lacks that protection.
+        """
         from torch import from_numpy
 
         names = ("inputs", "labels", "positions", "segment_ids")
+        if self.pinned is not None:
+            return dict(zip(names, self.pinned.unbind(0), strict=True))
         return {name: from_numpy(getattr(self, name)) for name in names}
 
 
@@ -149,6 +157,8 @@ class BatchPlan:
     pad_id: int
     new_array: Callable[[tuple[int, ...]], Int64] = field(default_factory=BufferPool)
     """Gives uninitialised memory for the arrays."""
+    pin_memory: bool = False
+    """Whether torch's page-locked memory is taken instead."""
 
 
 def assemble(rows: Sequence[Row], step: int, plan: BatchPlan) -> Batch:
@@ -157,7 +167,9 @@ def assemble(rows: Sequence[Row], step: int, plan: BatchPlan) -> Batch:
     Works on some rows at a time, so that what is in between stays in the processor's cache.
     """
     num_rows = len(rows)
-    arrays = plan.new_array((4, num_rows, plan.seq_len))
+    shape = (4, num_rows, plan.seq_len)
+    pinned = _new_pinned(shape) if plan.pin_memory else None
+    arrays: Int64 = plan.new_array(shape) if pinned is None else pinned.numpy()
     tokens = np.zeros((len(plan.datasets), num_rows), dtype=np.int64)
     drawn: list[_Drawn] = []
     group = max(1, GROUP_TOKENS // plan.seq_len)
@@ -177,7 +189,14 @@ def assemble(rows: Sequence[Row], step: int, plan: BatchPlan) -> Batch:
         datasets=plan.datasets,
         tokens=tokens,
         drawn=drawn,
+        pinned=pinned,
     )
+
+
+def _new_pinned(shape: tuple[int, ...]) -> torch.Tensor:
+    from torch import empty, int64
+
+    return empty(shape, dtype=int64, pin_memory=True)
 
 
 def _fill(rows: Sequence[Row], first_row: int, arrays: Int64, plan: BatchPlan) -> list[_Drawn]:

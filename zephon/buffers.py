@@ -1,8 +1,8 @@
 """Memory for batches that is used again once nobody holds it.
 
 Upstream: the operating system. Downstream: `batch.py` fills what is leased here. Fresh memory costs a page
-fault for every 4 KiB, pinned memory a driver call; a lease goes back to its pool when the last array, view or
-tensor over it is gone, so a batch can be kept as long as one likes.
+fault for every 4 KiB; a lease goes back to its pool when the last array, view or tensor over it is gone, so a
+batch can be kept as long as one likes. Never for page-locked memory: a GPU may still copy from it then.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ Int64 = NDArray[np.int64]
 class BufferPool:
     """Hands out int64 arrays of any shape; those of the shape asked last are recycled."""
 
-    def __init__(self, *, pinned: bool = False) -> None:
-        """Makes an empty pool; `pinned` memory is page-locked, so that a GPU copies it without waiting."""
-        self._pinned = pinned
+    def __init__(self) -> None:
         self._free: list[Int64] = []
 
     def __call__(self, shape: tuple[int, ...]) -> Int64:
@@ -33,18 +31,10 @@ class BufferPool:
         try:
             buffer = self._free.pop()
         except IndexError:
-            buffer = self._new(size)
+            buffer = np.empty(size, dtype=np.int64)
         if buffer.size != size:
-            buffer = self._new(size)
+            buffer = np.empty(size, dtype=np.int64)
         return np.asarray(_Lease(self, buffer)).reshape(shape)
-
-    def _new(self, size: int) -> Int64:
-        if not self._pinned:
-            return np.empty(size, dtype=np.int64)
-        import torch
-
-        pinned: Int64 = torch.empty(size, dtype=torch.int64, pin_memory=True).numpy()
-        return pinned
 
     def give_back(self, buffer: Int64) -> None:
         """Takes a buffer that nobody holds."""

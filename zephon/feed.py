@@ -137,7 +137,7 @@ class Feed:
             self._running += 1
             try:
                 future = executor.submit(self._workers.run, [ticket.request for ticket in group])
-            except RuntimeError as error:  # broken or shutting down: told to whoever waits for these blocks
+            except Exception as error:  # broken, shutting down, no process left: told to who waits for these
                 future = Future()
                 future.set_exception(error)
             self._futures.add(future)
@@ -151,10 +151,7 @@ class Feed:
             self._running -= 1
             self._futures.discard(future)
         if not (self._closed or future.cancelled() or future.exception()):
-            try:
-                self._fill(GROUP_BYTES)
-            except RuntimeError:  # the interpreter or the executor is shutting down
-                return
+            self._fill(GROUP_BYTES)
 
     def close(self) -> None:
         """Ends the workers: what waits is dropped, what runs is finished; a process that hangs is killed."""

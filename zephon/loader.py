@@ -19,7 +19,6 @@ from typing import Any
 
 from zephon import plugins
 from zephon.batch import Batch, BatchPlan, assemble
-from zephon.buffers import BufferPool
 from zephon.errors import StateError, ZephonError, explain
 from zephon.feed import CLOSE_S, Feed
 from zephon.lane import Lane, LanePlan, LaneState, Row
@@ -108,7 +107,7 @@ class Loader:
             datasets=recipe.names,
             mask_document_ends=recipe.packing.mask_document_ends,
             pad_id=recipe.packing.pad_id,
-            new_array=BufferPool(pinned=options.pin_memory),
+            pin_memory=options.pin_memory,
         )
 
     def _make_stream(self, dataset: int, lane: int) -> Stream:

@@ -171,9 +171,6 @@ def _pick(shares: Shares, among: tuple[int, ...], place: int) -> int | None:
 def begin_step(ledger: Ledger, table: ScheduleTable, step: int, num_lanes: int, seq_len: int) -> None:
     """Puts the shares of `step` into the ledger, and the first credits of datasets that begin with it."""
     ledger.shares = table.at(step)
-    if step not in table.starts:
-        return
-    fresh = tuple(i for i, first in enumerate(table.first_active()) if first == step)
-    if fresh:
+    if fresh := table.fresh.get(step):
         gains = first_credits(ledger.lane, num_lanes, ledger.shares, fresh, seq_len)
         ledger.credits = [c + g for c, g in zip(ledger.credits, gains, strict=True)]

@@ -13,7 +13,7 @@ import math
 import numbers
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
@@ -114,6 +114,19 @@ class ScheduleTable:
     names: tuple[str, ...]
     starts: tuple[int, ...]
     shares: tuple[tuple[int, ...], ...]
+    fresh: Mapping[int, tuple[int, ...]] = field(init=False, compare=False, repr=False)
+    """Step -> the datasets that get their first share at it."""
+
+    def __post_init__(self) -> None:
+        fresh: dict[int, tuple[int, ...]] = {}
+        waiting = set(range(len(self.names)))
+        for start, shares in zip(self.starts, self.shares, strict=True):
+            if begun := tuple(i for i in sorted(waiting) if shares[i]):
+                fresh[start] = begun
+                waiting.difference_update(begun)
+            if not waiting:
+                break
+        object.__setattr__(self, "fresh", fresh)
 
     def at(self, step: int) -> tuple[int, ...]:
         """Returns the shares of `step`, one for each dataset, summing to PARTS."""
@@ -125,10 +138,8 @@ class ScheduleTable:
 
     def first_active(self) -> tuple[int | None, ...]:
         """Returns, for each dataset, the first step of which its share is > 0 (None: never)."""
-        first: list[int | None] = [None] * len(self.names)
-        for start, shares in zip(reversed(self.starts), reversed(self.shares), strict=True):
-            first = [start if share else known for share, known in zip(shares, first, strict=True)]
-        return tuple(first)
+        first = {i: start for start, begun in self.fresh.items() for i in begun}
+        return tuple(first.get(i) for i in range(len(self.names)))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the table as JSON data; the inverse of `from_json`."""
@@ -159,7 +170,8 @@ class ScheduleTable:
         return rolling, blocks
 
     def _block_hash(self, first: int, last: int) -> str:
-        cuts = [first, *(s for s in self.starts if first < s < last), last]
+        inside = slice(bisect.bisect_right(self.starts, first), bisect.bisect_left(self.starts, last))
+        cuts = [first, *self.starts[inside], last]
         runs: list[tuple[int, tuple[int, ...]]] = []
         for a, b in pairwise(cuts):
             shares = self.at(a)
@@ -272,6 +284,8 @@ class Stages:
 
     def weights(self, step: int) -> Weights:
         """Returns the weights of the last stage that begins at or before `step`."""
+        if step in self.stages:
+            return self.stages[step]
         return self.stages[max(start for start in self.stages if start <= step)]
 
     def changes(self) -> Sequence[int]:
