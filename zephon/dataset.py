@@ -79,4 +79,6 @@ class Dataset:
     @classmethod
     def from_documents(cls, name: str, documents: Iterable[str]) -> Dataset:
         """Returns a dataset of texts held in memory; it cannot be written to a TOML recipe."""
+        if isinstance(documents, str):
+            raise ValueError(f"dataset {name!r}: `documents` must be a list of texts, got one text")
         return cls(name=name, kind="memory", documents=tuple(documents))

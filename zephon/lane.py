@@ -121,7 +121,10 @@ class Lane:
         ledger, plan = self.ledger, self._plan
         step, row_of_step = divmod(ledger.rows, plan.rows_per_step)
         if row_of_step == 0:
+            before = ledger.shares
             begin_step(ledger, self.table, step, plan.num_lanes, plan.seq_len)
+            if ledger.shares != before:
+                self._close_idle(self.table.at(step + 1))
         if self._queue:
             runs = self._queue.popleft()
             ledger.rows += 1
@@ -159,6 +162,12 @@ class Lane:
         if stream is None:
             stream = self._streams[dataset] = self._plan.make_stream(dataset, self.ledger.lane)
         return stream
+
+    def _close_idle(self, next_shares: tuple[int, ...]) -> None:
+        """Closes the streams without a share in this step and the next: their blocks are in the budget."""
+        for stream, share, next_share in zip(self._streams, self.ledger.shares, next_shares, strict=True):
+            if stream is not None and not share and not next_share:
+                stream.close()
 
     def _state(self) -> LaneState:
         if self._plan.flush_every is None:

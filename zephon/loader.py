@@ -7,6 +7,7 @@ state is always that of what was delivered.
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 from collections import deque
@@ -29,6 +30,8 @@ from zephon.runfolder import BatchLog, Ranks
 from zephon.schedule import ScheduleTable
 from zephon.state import Progress, check_shared, lane_key, read_lane, saved_steps, write_state
 from zephon.stream import Stream
+
+_log = logging.getLogger("zephon")
 
 
 @dataclass(slots=True)
@@ -288,6 +291,8 @@ class Loader:
             insides.add(inside)
         self._check_together(states, insides, saved_steps(state))
         self.notes, self._attempt = notes, attempt + 1
+        for note in notes:
+            _log.warning("restore: %s", note)
         self._table = self._delivered_table = table
         self._reset(states)
 
@@ -351,7 +356,7 @@ def open_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
     options.check(recipe.lanes, recipe.rows_per_step)
     opened = open_recipe(
         recipe,
-        cache=None if options.cache is None else Path(options.cache),
+        cache=options.cache,
         backend=options.backend,
         spool_bytes=options.spool_bytes,
     )

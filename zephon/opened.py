@@ -22,7 +22,7 @@ from zephon.prepare import DatasetRules, Prepare
 from zephon.readers import RandomReader, open_reader
 from zephon.recipe import Recipe
 from zephon.schedule import ScheduleTable
-from zephon.tokenizer import Encoder, TokenizerReport, load_tokenizer
+from zephon.tokenizer import Encoder, TokenizerReport, load_tokenizer, read_tokenizer
 
 SPOOL_BYTES = 64 << 30
 SAMPLE_DOCUMENTS = 16
@@ -71,7 +71,7 @@ class Opened:
 def open_recipe(
     recipe: Recipe,
     *,
-    cache: Path | None = None,
+    cache: str | os.PathLike[str] | None = None,
     backend: str = "auto",
     spool_bytes: int = SPOOL_BYTES,
     report: Report | None = None,
@@ -84,7 +84,8 @@ def open_recipe(
     table = recipe.compile_schedule()
     packer = recipe.build_packer_plan()
     recipe.build_work_source()
-    folder = cache or default_cache()
+    read_tokenizer(recipe.tokenize, base=recipe.base, backend=backend)  # before an index is made for hours
+    folder = default_cache() if cache is None else Path(cache)
     readers = tuple(
         open_reader(dataset, base=recipe.base, cache=folder, spool_bytes=spool_bytes, report=report)
         for dataset in recipe.datasets

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
+from zephon import plugins
 from zephon.opened import SPOOL_BYTES
 from zephon.schedule import ScheduleUpdates
 
@@ -108,8 +109,9 @@ class LoaderOptions:
         seconds = self.worker_timeout_s
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             raise ValueError(f"`worker_timeout_s` must be a number of seconds > 0, got {seconds!r}")
-        for name in ("num_workers", "prefetch"):
-            value, least = getattr(self, name), int(name == "num_workers")
+        plugins.find("executors", self.executor)
+        for name, least in (("num_workers", 1), ("prefetch", 0), ("spool_bytes", 0), ("read_ahead_bytes", 1)):
+            value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(
                     f"`{name.removeprefix('num_')}` must be a whole number >= {least}, got {value!r}"

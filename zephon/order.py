@@ -134,8 +134,7 @@ class Order:
         if group.is_small:
             return group.locate_small(index)
         chunk, record = np.empty_like(index), np.empty_like(index)
-        first, last = int(index[0]) // group.num_documents, int(index[-1]) // group.num_documents
-        for epoch in range(first, last + 1):
+        for epoch in np.unique(index // group.num_documents).tolist():
             origin = epoch * group.num_documents
             pages = group.page_starts(epoch)
             cuts = np.searchsorted(index, np.append(pages, group.num_documents) + origin).tolist()

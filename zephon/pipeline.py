@@ -1,6 +1,6 @@
 """The recipe in Python: a frozen description that each method extends.
 
-Upstream: the user. Downstream: `recipe.py`; nothing is opened before `loader` or `recipe().check()`.
+Upstream: the user. Downstream: `recipe.py`; nothing is opened before `loader`.
 """
 
 from __future__ import annotations
@@ -77,6 +77,11 @@ class Pipeline:
         if self.tokenizing is None or self.packing is None:
             missing = "tokenize" if self.tokenizing is None else "pack"
             raise ValueError(f"the pipeline has no `{missing}` step; call .{missing}(...) on it")
+        if not isinstance(self.work_source, MixtureWorkSource):
+            raise TypeError(
+                f"`work_source` must be a MixtureWorkSource, got {type(self.work_source).__name__}; "
+                "register another as a plugin (zephon.work_sources) and name its kind in a Recipe"
+            )
         return Recipe(
             seed=self.seed,
             lanes=self.lanes,

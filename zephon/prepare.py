@@ -105,6 +105,8 @@ class Prepare:
             try:
                 reads.append(self._read(request))
             except Exception as error:  # the worker boundary: the error is raised where the block is needed
+                name = self._rules[request.dataset].name
+                error.add_note(f"dataset {name!r}, lane {request.lane}, from position {request.start} on")
                 reads.append(error)
         texts = [text for read in reads if isinstance(read, _Read) for text in read.texts]
         try:

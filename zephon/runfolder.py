@@ -41,24 +41,26 @@ class Ranks:
 class BatchLog:
     """The digests of one rank's rows: a file for each attempt, a JSON line for each batch."""
 
-    def __init__(self, folder: Path, ranks: Ranks) -> None:
-        """Writes below `folder`, from the first batch on."""
-        self._folder, self._ranks = folder / BATCHES, ranks
+    def __init__(self, folder: Path, ranks: Ranks, opened: Opened) -> None:
+        """Writes below `folder`, from the first batch on, so a restore that is refused leaves it as it is."""
+        self._folder, self._ranks, self._opened = folder / BATCHES, ranks, opened
         self._stream: IO[str] | None = None
 
     @classmethod
     def open(cls, opened: Opened, folder: Path | None, ranks: Ranks) -> BatchLog | None:
-        """Returns the log of a rank in `folder`, or None without a folder; rank 0 writes recipe and lock."""
+        """Returns the log of a rank in `folder`, or None without one; rank 0 describes a run that is new."""
         if folder is None:
             return None
-        if ranks.dp_rank == 0:
+        if ranks.dp_rank == 0 and not (folder / "recipe.toml").exists():
             _write_description(opened, folder)
-        return cls(folder, ranks)
+        return cls(folder, ranks, opened)
 
     def _start(self, restores: int) -> IO[str]:
         """Returns the file of this attempt, numbered after all of this rank and all with one of its lanes."""
         self._folder.mkdir(parents=True, exist_ok=True)
         ranks, attempt = self._ranks, restores
+        if ranks.dp_rank == 0:
+            _write_description(self._opened, self._folder.parent)
         for path in log_files(self._folder):
             first, last = _read_head(path).get("lanes", (0, 0))
             is_ours = path.name.startswith(f"rank_{ranks.dp_rank:05d}_")
@@ -141,8 +143,8 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def read_batches(folder: Path) -> dict[int, list[RowDigest]]:
-    """Returns the digests of each step, merged over ranks and attempts.
+def read_batches(folder: Path, num_steps: int | None = None) -> dict[int, list[RowDigest]]:
+    """Returns the digests of each step, or of the first `num_steps`, merged over ranks and attempts.
 
     A lane's rows count as the newest attempt has them, from the first row on that it logged; what older
     attempts logged from there on is left out.
@@ -151,6 +153,8 @@ def read_batches(folder: Path) -> dict[int, list[RowDigest]]:
     for path in log_files(folder / BATCHES):
         begun: set[int] = set()
         for entry in read_lines(path):
+            if num_steps is not None and entry["step"] >= num_steps:
+                break
             for lane, row, value in entry["rows"]:
                 of_lane = rows.setdefault(lane, {})
                 if lane not in begun:

@@ -31,6 +31,8 @@ MAX_OPEN_CHUNKS = 512
 MAPPED_BYTES = 128 << 20
 MAPPED_MEAN_BYTES = 2048
 """Chunks are mapped where their documents are no longer than this on average and the budget has room."""
+MAPPED_HEAD_BYTES = 64 << 10
+"""Offsets that take more than this are mapped too, so that many long chunks do not fill the heap."""
 _MAGIC = b"zphspool"
 _VERSION = 2
 _HEADER = struct.Struct("=8sQQQQ32s")
@@ -342,9 +344,13 @@ def _view_of(file: _Descriptor, num_documents: int, *, check: bool) -> _View | N
     descriptor = file.number
     size_bytes = os.fstat(descriptor).st_size
     base = _HEADER.size + 8 * (num_documents + 1)
-    head = os.pread(descriptor, base, 0)
-    if len(head) < base:
+    if size_bytes < base:
         return None
+    head: bytes | mmap.mmap = (
+        os.pread(descriptor, base, 0)
+        if base <= MAPPED_HEAD_BYTES
+        else mmap.mmap(descriptor, base, access=mmap.ACCESS_READ)
+    )
     magic, version, num, num_text, num_table, digest = _HEADER.unpack_from(head)
     if (magic, version, num, base + num_text + num_table) != (_MAGIC, _VERSION, num_documents, size_bytes):
         return None

@@ -190,7 +190,8 @@ def _check_shapes(saved_lock: object, schedule: Mapping[str, Any]) -> None:
 
 
 def _check_configuration(saved: Mapping[str, Any], opened: Opened) -> None:
-    differences = diff_configuration(saved, opened.recipe.configuration())
+    ours = json.loads(_dump(opened.recipe.configuration()))  # a tuple comes back from JSON as a list
+    differences = diff_configuration(saved, ours)
     if differences:
         lines = "\n".join(
             f"    {name}: state has {was!r}, this run has {now!r}" for name, was, now in differences

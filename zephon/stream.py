@@ -89,6 +89,14 @@ class Stream:
             size = self._feed.block_bytes() // FIRST_BLOCK
             self._pending = self._feed.request(Request(self.dataset, self._lane, self.cursor.position, size))
 
+    def close(self) -> None:
+        """Lets go of what was read; the next draw asks for it again, from the cursor."""
+        if self._pending is not None:
+            self._feed.num_streams -= 1
+        self._pending = self._block = None
+        self._ends, self._positions, self._trailing = [], [], []
+        self._document = self._offset = self._at = 0
+
     def take(self, at_least: int, at_most: int) -> Run:
         """Returns the next run: whole documents until `at_least` tokens, cut at `at_most`.
 

@@ -45,7 +45,10 @@ WARN_STEPS = 1000
 """The steps that epochs are counted for where the recipe has no `total_steps`."""
 PREFETCHED_BATCHES = 4
 """The batch in use, one being made, two made ahead where that is asked for."""
-ADDRESS_BYTES = 8
+ADDRESS_BYTES = 16
+"""A shuffled address: chunk and record."""
+OFFSET_BYTES = 8
+"""What the spool adds to a document."""
 VOCABULARY_BYTES = 400
 """What both tokenizer libraries together keep for an entry of the vocabulary, roughly."""
 REFUSALS = (ZephonError, ValueError, TypeError, LookupError, OSError)
@@ -291,7 +294,7 @@ def _expanded_bytes(spools: Iterable[Spool]) -> tuple[int, int]:
     total = missing = 0
     for spool in spools:
         chunks = spool.chunks()
-        sizes = (chunks.num_bytes + ADDRESS_BYTES * chunks.num_documents).tolist()
+        sizes = (chunks.num_bytes + OFFSET_BYTES * chunks.num_documents).tolist()
         total += sum(sizes)
         missing += sum(size for chunk, size in enumerate(sizes) if not spool.path(chunk).exists())
     return total, missing

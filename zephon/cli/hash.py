@@ -77,7 +77,7 @@ def hash_steps(
     if trainer_steps:
         wanted = parse_range(trainer_steps, option="--trainer-steps", first=1)
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
-    expected = None if compare is None else read_digests(compare)
+    expected = None if compare is None else read_digests(compare, wanted.stop)
     options = LoaderOptions(
         dp_world_size=dp,
         micro_batch_size=micro_batch_size,
@@ -148,10 +148,10 @@ def rank_steps(
                     return
 
 
-def read_digests(path: Path) -> dict[int, str]:
-    """Returns the digests of `STEP HEX` lines, or of a run folder's batch log, by step."""
+def read_digests(path: Path, num_steps: int) -> dict[int, str]:
+    """Returns the digests of `STEP HEX` lines, or of a run folder's first steps, by step."""
     if path.is_dir():
-        found = {step: step_digest(rows) for step, rows in read_batches(path).items()}
+        found = {step: step_digest(rows) for step, rows in read_batches(path, num_steps).items()}
     else:
         lines = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
         found = {

@@ -158,10 +158,7 @@ def load_tokenizer(
     `auto` takes `fastokens` where it is installed, loads the file and gives the reference's ids on the probe
     texts and `samples`; ids never depend on the choice. Reads local files only; 1-3 s for 150k tokens.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"`backend` must be one of {BACKENDS}, got {backend!r}")
-    path = find_tokenizer_file(tokenize.tokenizer, base)
-    file = read_tokenizer_file(path, bos=tokenize.bos, eos=tokenize.eos, parse_special=tokenize.parse_special)
+    file = read_tokenizer(tokenize, base=base, backend=backend)
     batches = probe_batches(file.added_tokens)
     reference, expected = _build_reference(file, batches)
     probe_hash = hash_columns(expected)
@@ -174,11 +171,19 @@ def load_tokenizer(
         note=note,
         file_hash=file.file_hash,
         probe_hash=probe_hash,
-        path=path,
+        path=file.path,
         bos_token=file.bos_token,
         eos_token=file.eos_token,
     )
     return encoder, report
+
+
+def read_tokenizer(tokenize: Tokenize, *, base: Path, backend: str = "auto") -> TokenizerFile:
+    """Returns the file that a `[tokenize]` table names, without loading a library; refuses a wrong one."""
+    if backend not in BACKENDS:
+        raise ValueError(f"`backend` must be one of {BACKENDS}, got {backend!r}")
+    path = find_tokenizer_file(tokenize.tokenizer, base)
+    return read_tokenizer_file(path, bos=tokenize.bos, eos=tokenize.eos, parse_special=tokenize.parse_special)
 
 
 def tokenizer_lock(report: TokenizerReport) -> dict[str, str]:
