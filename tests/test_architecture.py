@@ -33,7 +33,13 @@ CORE_MAY_IMPORT = sys.stdlib_module_names | {
 }
 OPTIONAL = {"torch": ("zephon/batch.py",), "fastokens": ("zephon/tokenizer/__init__.py",)}
 """Optional distributions, and the modules whose functions may import them."""
-MAY_CATCH_ALL = ("zephon/prepare.py", "zephon/plugins.py", "zephon/cli/__init__.py", "zephon/loader.py", "zephon/feed.py")
+MAY_CATCH_ALL = (
+    "zephon/prepare.py",
+    "zephon/plugins.py",
+    "zephon/cli/__init__.py",
+    "zephon/loader.py",
+    "zephon/feed.py",
+)
 """Boundaries, where what failed is handed to whom it concerns."""
 MAY_READ_CLOCK = ("zephon/spool.py",)
 """Where the time of day is compared with the age of files; it never reaches the data."""

@@ -26,6 +26,7 @@ from tests.helpers import (
     tokens_of,
     union,
     words,
+    write_tokenizer,
 )
 from zephon.batch import Batch
 from zephon.dataset import Dataset
@@ -250,15 +251,20 @@ def test_weights_that_do_not_fit_are_refused_before_any_file_is_opened(weights: 
         _recipe_of_missing_files(weights)
 
 
-def _recipe_of_missing_files(weights: dict[str, Any]) -> None:
+def _recipe_of_missing_files(weights: dict[str, Any], tokenizer: str = "letters") -> None:
     """Opens a recipe of files that are not there, which is an error of its own when it is reached."""
     datasets = tuple(Dataset.from_path(name, f"missing/{name}.jsonl") for name in ("web", "code"))
-    recipe = make_recipe(datasets=datasets, schedule={"kind": "constant", "weights": weights})
-    recipe.loader()
+    schedule = {"kind": "constant", "weights": weights}
+    make_recipe(datasets=datasets, schedule=schedule, tokenizer=tokenizer).loader()
 
 
-def test_a_file_that_is_missing_is_named() -> None:
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"missing/web\.jsonl"):
+        _recipe_of_missing_files({"web": 1, "code": 1}, str(write_tokenizer(tmp_path)))
+
+
+def test_a_wrong_tokenizer_is_refused_before_any_file_is_opened() -> None:
+    with pytest.raises(DataError, match="tokenizer 'letters'"):
         _recipe_of_missing_files({"web": 1, "code": 1})
 
 
