@@ -45,7 +45,12 @@ MAY_READ_CLOCK = ("zephon/spool.py",)
 """Where the time of day is compared with the age of files; it never reaches the data."""
 MAY_LIST_UNSORTED = ("zephon/paths.py", "zephon/spool.py")
 """Where what is listed is sorted as a whole later, or only cleaned up."""
-MAY_ACT_ON_IMPORT = ("zephon/cli/__main__.py", "zephon/demo/__main__.py", "zephon/__init__.py")
+MAY_ACT_ON_IMPORT = (
+    "zephon/__main__.py",
+    "zephon/cli/__main__.py",
+    "zephon/demo/__main__.py",
+    "zephon/__init__.py",
+)
 """A program's start; the package, which refuses to work beside its namesake."""
 UNORDERED = {"listdir", "scandir", "iterdir", "glob", "iglob", "rglob", "walk"}
 CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today", "time.localtime"}

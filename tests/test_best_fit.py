@@ -224,7 +224,11 @@ def test_the_kit_accepts_it(overlong: str, pool: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pool": 3}, "unknown field 'pool'; known are seq_len, pool_documents, pool_bytes, overlong"),
+        (
+            {"pool": 3},
+            "unknown field 'pool'; known are kind, .*, pad_id, pool_documents, pool_bytes, overlong",
+        ),
+        ({"overlng": "drop"}, r"unknown field 'overlng'; did you mean 'overlong'\? known are kind, seq_len"),
         ({"pool_documents": 0}, "`pool_documents` must be a whole number >= 1, got 0"),
         ({"pool_bytes": "1 MB"}, "`pool_bytes` must be a whole number >= 1, got '1 MB'"),
         ({"overlong": "cut"}, "`overlong` must be one of split, truncate, drop, refuse, got 'cut'"),

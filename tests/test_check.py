@@ -94,7 +94,7 @@ def test_the_report_is_the_same_for_the_same_recipe(letters: str, tmp_path: Path
     [
         (64, 16, (8, 32), "set lanes = 32 or 64; or global_batch_size = 64 or 96 with lanes = 32"),
         (32, 32, (3, 6), "no lane count fits 32 rows and every size asked: set global_batch_size = 30 or 36"),
-        (4, 4, (8,), "no lane count fits 4 rows and every size asked: set global_batch_size = 8 or 16 with"),
+        (4, 4, (8,), "no lane count fits 4 rows and 8 ranks: set global_batch_size = 8 or 16 with lanes = 8"),
     ],
 )
 def test_the_cure_lists_what_fits_every_size(

@@ -230,7 +230,10 @@ def test_version_and_help(zephon: Any) -> None:
     text = " ".join(zephon("--help").out.split())
     assert all(name in text for name in ("init", "check", "hash", "show", "bench", "demo"))
     assert "130 interrupted" in text
-    assert "Exit codes" in zephon("hash", "--help").out
+    for command in ("init", "check", "hash", "show", "bench", "demo"):
+        shown = zephon(command, "--help").out
+        assert "Exit codes" in shown
+        assert "<bool>" not in shown + text
 
 
 def test_trainer_steps_are_counted_from_one(zephon: Any) -> None:
@@ -239,6 +242,41 @@ def test_trainer_steps_are_counted_from_one(zephon: Any) -> None:
     steps = zephon("hash", "recipe.toml", "--steps", "2:4", "--json").json()["steps"]
     assert [(s["step"], s["trainer_step"]) for s in steps] == [(2, 3), (3, 4)]
     assert [f"{s['step']} {s['digest']}" for s in steps] == ours.out.splitlines()
+
+
+def test_hash_says_how_steps_compare(zephon: Any, tmp_path: Path) -> None:
+    steps = zephon("hash", "recipe.toml", "--steps", "4").out
+    (tmp_path / "two").write_text("".join(steps.splitlines(keepends=True)[:2]))
+    (tmp_path / "four").write_text(steps)
+
+    def compare(name: str, *args: str) -> Outcome:
+        return zephon("hash", "recipe.toml", "--steps", "4", "--compare", str(tmp_path / name), *args)
+
+    assert (compare("four").code, compare("four").err) == (0, "all 4 steps equal\n")
+    less = compare("two")
+    said = f"2 steps are not in {str(tmp_path / 'two')!r} (first 2), 0 of 2 compared differ\n"
+    assert (less.code, less.err, less.out) == (1, said, steps)
+    assert "2 of 2 compared differ, first 0" in compare("two", "--set", "seed=8").err
+    found = compare("two", "--json").json()
+    assert (found["different"], found["missing"]) == ([], [2, 3])
+    nothing = compare("nothing")
+    assert (nothing.code, nothing.out) == (5, "")
+    assert [line[:8] for line in nothing.err.splitlines()[1:4]] == ["  got:  ", "  rule: ", "  cure: "]
+
+
+def test_a_folder_without_a_recipe_is_refused_and_run_folders_are_named(zephon: Any, tmp_path: Path) -> None:
+    for name in (str(tmp_path), str(tmp_path / "runs")):
+        found = zephon("hash", name)
+        assert found.code == 3
+        assert "a run folder that holds recipe.toml" in found.err
+
+
+def test_the_package_runs_as_a_module(place: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "zephon", "--version"], env=environment(place), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("zephon-core ")
 
 
 @pytest.mark.slow
@@ -452,7 +490,7 @@ def test_init_finds_datasets_kinds_and_text(zephon: Any, tmp_path: Path) -> None
     ("name", "content", "said"),
     [
         ("a.txt", "plain", "holds no data that can be read"),
-        ("a.jsonl", '{"count": 1}\n', "has no column of strings"),
+        ("a.jsonl", '{"count": 1}\n', "has no column of text"),
         ("a.parquet", "no parquet", "cannot be read as Parquet"),
     ],
 )
@@ -464,6 +502,52 @@ def test_init_says_why_it_finds_nothing(
     assert found.code == 4
     assert said in found.err
     assert not (tmp_path / "recipe.toml").exists()
+
+
+CHAT = [{"id": f"chat-{i}", "messages": [{"role": "user", "content": "hello"}]} for i in range(3)]
+
+
+def write_mixed(folder: Path) -> None:
+    """Writes a folder with data, chats as JSONL and Parquet, compressed files, plain text and nothing."""
+    write_jsonl(folder / "web" / "a.jsonl", words("a", 9))
+    for name in ("chat", "packed", "plain", "void"):
+        (folder / name).mkdir()
+    (folder / "chat" / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in CHAT))
+    pq.write_table(pa.Table.from_pylist(CHAT), folder / "chat" / "b.parquet")
+    (folder / "packed" / "a.jsonl.gz").write_bytes(b"\x1f\x8b")
+    (folder / "plain" / "a.txt").write_text("plain")
+
+
+def test_init_names_what_it_leaves_out(zephon: Any, tmp_path: Path) -> None:
+    write_mixed(tmp_path / "all")
+    out = tmp_path / "recipe.toml"
+    found = zephon("init", str(tmp_path / "all"), "--out", str(out), "--json")
+    assert [d["name"] for d in found.json()["datasets"]] == ["web"]
+    left_out = [Path(other["path"]).name for other in found.json()["left_out"]]
+    assert left_out == ["packed", "plain", "chat", "chat"]
+    lines = found.err.splitlines()
+    assert lines[0].startswith(
+        f"left out: {tmp_path / 'all' / 'packed'}: 1 file: .jsonl.gz; data is in files"
+    )
+    assert all("has no column of text: the columns id, messages in 3 records" in line for line in lines[2:])
+    comments = [line for line in out.read_text().splitlines() if line.startswith("# Left out: ")]
+    assert comments == [f'# Left out: "all/{name}"' for name in left_out]
+
+
+def test_init_names_other_folders_beside_the_only_one_with_data(zephon: Any, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "all" / "web" / "a.jsonl", words("a", 9))
+    (tmp_path / "all" / "plain").mkdir()
+    (tmp_path / "all" / "plain" / "a.txt").write_text("plain")
+    found = zephon("init", str(tmp_path / "all"), "--out", str(tmp_path / "recipe.toml"))
+    assert found.code == 0
+    assert found.err.startswith(f"left out: {tmp_path / 'all' / 'plain'}: 1 file: .txt; ")
+
+
+def test_init_refuses_chats_alone_and_says_why(zephon: Any, tmp_path: Path) -> None:
+    write_mixed(tmp_path)
+    found = zephon("init", str(tmp_path / "chat"), "--out", str(tmp_path / "recipe.toml"))
+    assert found.code == 4
+    assert "a chat is a list of messages" in found.err
 
 
 # Plugins and parts ------------------------------------------------------------------------------------------

@@ -78,6 +78,9 @@ def test_all_runs_of_the_demo_are_equal(demo: tuple[Path, subprocess.CompletedPr
     assert "control with another seed: 0 of 16 steps equal" in run.stdout
     assert f"zephon check {folder / 'recipe.toml'} --dp 1,2,4,8" in run.stdout
     assert processes_of(folder) == []
+    logs = [path.read_text() for path in sorted((folder / "runs").glob("*/ranks/*.log"))]
+    assert logs != []
+    assert not [log for log in logs if "RuntimeWarning" in log]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import pytest
@@ -20,8 +21,11 @@ from zephon.options import LoaderKeywords, LoaderOptions
         ({"dp_rank": 2, "dp_world_size": 2}, r"`dp_rank` must be in \[0, 2\), got 2"),
         ({"dp_rank": -1}, r"`dp_rank` must be in \[0, 1\), got -1"),
         ({"dp_rank": True, "dp_world_size": 2}, r"`dp_rank` must be in \[0, 2\), got True"),
-        ({"dp_world_size": 3}, "got 3 ranks for 8 lanes; a lane count that 3 divides, such as 9, would fit"),
-        ({"dp_world_size": 16}, "got 16 ranks for 8 lanes; a lane count that 16 divides, such as 16"),
+        (
+            {"dp_world_size": 3},
+            "got 3 ranks for 8 lanes; no lane count fits 16 rows and 3 ranks: set global_batch",
+        ),
+        ({"dp_world_size": 16}, "got 16 ranks for 8 lanes; set lanes = 16; or global_batch_size = 16 or 32"),
         ({"micro_batch_size": 3}, "must divide the rank's 16 rows a step, got 3"),
         ({"micro_batch_size": 0}, "must divide the rank's 16 rows a step, got 0"),
         ({"micro_batch_size": -1}, "must divide the rank's 16 rows a step, got -1"),
@@ -39,6 +43,20 @@ from zephon.options import LoaderKeywords, LoaderOptions
 def test_what_does_not_fit_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LoaderOptions(**fields).check(8, 2)
+
+
+@pytest.mark.parametrize(("lanes", "rows", "world"), [(8, 1, 3), (8, 2, 16), (12, 4, 16), (4, 6, 8)])
+def test_the_lanes_that_the_refusal_proposes_fit(lanes: int, rows: int, world: int) -> None:
+    with pytest.raises(ValueError, match="dp_world_size") as caught:
+        LoaderOptions(dp_world_size=world).check(lanes, rows)
+    given = re.search(r"; set lanes = ([\d, or]+); or ", str(caught.value))
+    proposed = [(rows * lanes, int(n)) for n in re.findall(r"\d+", given[1] if given else "")]
+    batches = re.search(r"global_batch_size = ([\d, or]+) with lanes = (\d+)", str(caught.value))
+    assert batches is not None
+    proposed += [(int(batch), int(batches[2])) for batch in re.findall(r"\d+", batches[1])]
+    for batch, fitting in proposed:
+        recipe = make_recipe(global_batch_size=batch, lanes=fitting)
+        LoaderOptions(dp_world_size=world).check(recipe.lanes, recipe.rows_per_step)
 
 
 @pytest.mark.parametrize("fields", [{"dp_world_size": w, "dp_rank": w - 1} for w in (1, 2, 4, 8)], ids=str)

@@ -119,9 +119,13 @@ def test_nothing_is_carried_after_a_row() -> None:
     assert packer.room() == 4
 
 
-def test_wrap_takes_no_options() -> None:
-    with pytest.raises(ValueError, match="packing wrap: unknown field 'pool_documents'"):
-        Wrap.plan(Packing(seq_len=4, options={"pool_documents": 3}))
+@pytest.mark.parametrize(
+    ("name", "hint"), [("pool_documents", ""), ("mask_document_end", r"did you mean 'mask_document_ends'\? ")]
+)
+def test_wrap_takes_no_options(name: str, hint: str) -> None:
+    known = "known are kind, seq_len, mask_document_ends, pad_id"
+    with pytest.raises(ValueError, match=f"packing wrap: unknown field {name!r}; {hint}{known}"):
+        Wrap.plan(Packing(seq_len=4, options={name: 3}))
 
 
 # The table of a recipe --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers import Letters, faulty, make_recipe, open_small, read, sized
+from tests.helpers import Letters, faulty, make_recipe, open_small, read, sized, write_tokenizer
 from zephon import prepare as prepare_module
+from zephon.dataset import Dataset
 from zephon.errors import DataError
-from zephon.opened import Opened
+from zephon.opened import Opened, open_recipe
 from zephon.prepare import Block, DatasetRules, Event, Prepare, Request
 
 LONG = "x" * 9
@@ -170,6 +172,18 @@ def test_raise_gives_what_comes_before_and_then_the_error(bad: object) -> None:
     assert message.startswith("dataset 'a', file 'a', record 4: cannot be used (")
     assert 'on_error = "skip"' in message
     assert [line.split(":")[0].strip() for line in message.splitlines()[1:]] == ["got", "rule", "cure"]
+
+
+def test_a_missing_field_is_told_with_those_there_are_and_the_cure_names_text(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"body": "one", "id": 1}\n' * 3)
+    dataset = Dataset.from_path("a", tmp_path / "a.jsonl")
+    recipe = make_recipe(datasets=(dataset,), global_batch_size=1, tokenizer=str(write_tokenizer(tmp_path)))
+    opened = open_recipe(recipe, cache=tmp_path / "cache")
+    with pytest.raises(DataError) as caught:
+        block_of(opened.prepare(), 0)
+    lines = str(caught.value).splitlines()
+    assert lines[1] == "  got:  the keys ['body', 'id']"
+    assert lines[3].startswith("  cure: set `text` to the field that holds the text, or ")
 
 
 def test_skip_costs_a_position_and_no_tokens() -> None:

@@ -21,6 +21,9 @@ from zephon.cli.common import Exit
 from zephon.demo import FULL
 from zephon.demo.corpora import CorporaPlan, build_corpora, write_recipe
 from zephon.loader import Loader
+from zephon.opened import SPOOL_BYTES
+from zephon.options import BUDGET_BYTES
+from zephon.toml import DATASET, PACKING, TOKENIZE, TOP
 
 pytestmark = pytest.mark.usefixtures("probed_once")
 
@@ -224,6 +227,35 @@ def test_a_decision_has_context_decision_and_price(page: Path) -> None:
     assert re.match(rf"# {page.stem[:3]} \S", text)
     assert page.name in (page.parent / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 40
+
+
+def test_the_reference_has_every_field_and_keyword_with_its_default() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    heads = ("top level", "[tokenize]", "[packing]", "[datasets]]", "Keywords of the loader")
+    parts = {head: part for part in text.split("\n## ") for head in heads if head in part.splitlines()[0]}
+    rows = {
+        head: re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|", parts[head], re.MULTILINE) for head in heads
+    }
+    known = (TOP[:5], TOKENIZE, PACKING, DATASET, tuple(LoaderOptions.__dataclass_fields__))
+    for head, names in zip(heads, known, strict=True):
+        assert set(names) <= {name for name, _ in rows[head]}, head
+    said = dict(rows["Keywords of the loader"])
+    for name, field in LoaderOptions.__dataclass_fields__.items():
+        value = field.default
+        shown = {SPOOL_BYTES: "64 GiB", BUDGET_BYTES: "512 MiB", 600.0: "600"}.get(value, str(value))
+        assert said[name].strip('`"') == shown, name
+
+
+def test_the_reference_says_what_is_in_the_fingerprint(home: Path) -> None:
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    config = Recipe.from_toml(home / "zephon-demo" / "recipe.toml").configuration()
+    prefixes = {"top level": "", "`[tokenize]`": "tokenize.", "`[packing]`": "packing."}
+    prefixes |= {"`[work_source]`": "work_source.", "`[[datasets]]`": "datasets.code."}
+    for part in text.split("\n## "):
+        prefix = next((p for head, p in prefixes.items() if head in part.splitlines()[0]), None)
+        for name, last in re.findall(r"^\| `(\w+)` .* \| ([^|]*) \|$", part, re.MULTILINE):
+            if prefix is not None and name not in ("pool_documents", "pool_bytes", "overlong", "name"):
+                assert last.startswith("yes") == (prefix + name in config), name
 
 
 def test_files_and_functions_of_the_architecture_exist() -> None:

@@ -101,6 +101,21 @@ def test_a_file_is_the_python_form(plain: Path) -> None:
             "xyz =",
             "\\[tokenize\\]: unknown field 'xyz'; known are tokenizer, bos, eos, parse_special",
         ),
+        (
+            "seq_len =",
+            "seqlen =",
+            r"\[packing\]: .* 'seqlen'; did you mean 'seq_len'\? known are kind, seq_len,",
+        ),
+        (
+            "seq_len =",
+            "knd = 'best_fit'\nseq_len =",
+            r"\[packing\]: .* 'knd'; did you mean 'kind'\? known are",
+        ),
+        (
+            "tokenizer =",
+            "tokeniser =",
+            r"\[tokenize\]: .* 'tokeniser'; did you mean 'tokenizer'\? known are tok",
+        ),
         ("max_bad =", "max_bed =", "dataset 'code': unknown field 'max_bed'; did you mean 'max_bad'?"),
         ("global_batch_size = 4", "", "the recipe lacks `global_batch_size`"),
         ("[schedule]", "[work_source]", "the recipe lacks `schedule`"),

@@ -34,7 +34,7 @@ Int64 = NDArray[np.int64]
 RowDigest = tuple[int, int, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
     """The pieces of a batch in row order, each column (P,) int64; padding is left out."""
 
@@ -61,7 +61,7 @@ class _Drawn(NamedTuple):
     cut: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
     """Rows of one optimizer step, B of them, each S tokens long."""
 

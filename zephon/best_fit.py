@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from typing import Any
 
-from zephon.packing import PackerPlan, Packing
+from zephon.errors import unknown_field
+from zephon.packing import FIELDS, PackerPlan, Packing
 from zephon.prepare import DROP, REFUSE, SPLIT, TRUNCATE, LengthRule
 from zephon.stream import Run
 
@@ -40,8 +41,8 @@ class BestFit:
         pool_documents = _at_least_one(options, "pool_documents", 64)
         pool_bytes = _at_least_one(options, "pool_bytes", 16 * packing.seq_len * BYTES_PER_TOKEN)
         if options:
-            known = "seq_len, pool_documents, pool_bytes, overlong"
-            raise ValueError(f"packing best_fit: unknown field {next(iter(options))!r}; known are {known}")
+            known = (*FIELDS, "pool_documents", "pool_bytes", "overlong")
+            raise unknown_field("packing best_fit", next(iter(options)), known)
         if overlong not in (SPLIT, TRUNCATE, DROP, REFUSE):
             rule = f"one of {SPLIT}, {TRUNCATE}, {DROP}, {REFUSE}"
             raise ValueError(f"packing best_fit: `overlong` must be {rule}, got {overlong!r}")

@@ -6,6 +6,8 @@ shows against the world: files, states, workers, launches.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -48,6 +50,13 @@ class Fault:
 def explain(what: str, *, got: str, rule: str, cure: str) -> str:
     """Returns the four-line message of an error: what is at fault, got, rule, cure."""
     return f"{what}\n  got:  {got}\n  rule: {rule}\n  cure: {cure}"
+
+
+def unknown_field(where: str, name: str, known: Sequence[str]) -> ValueError:
+    """Returns the error of a field that nobody knows, with the nearest spelling and all there are."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return ValueError(f"{where}: unknown field {name!r}; {hint}known are {', '.join(known)}")
 
 
 def shorten(value: object, width: int = 80) -> str:

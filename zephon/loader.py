@@ -360,7 +360,11 @@ def open_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
         backend=options.backend,
         spool_bytes=options.spool_bytes,
     )
-    return Loader(opened, options, owns_opened=True)
+    try:
+        return Loader(opened, options, owns_opened=True)
+    except BaseException:
+        opened.close()
+        raise
 
 
 def _lanes_missing(lanes: range, state: Mapping[str, Any]) -> StateError:

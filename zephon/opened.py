@@ -1,6 +1,6 @@
 """From a recipe to what a loader works with: opened datasets, orders, tokenizer, schedule table, lock.
 
-Upstream: `recipe.py`. Downstream: `loader.py`, `check.py` and the command line, which may make many
+Upstream: `recipe.py`. Downstream: `loader.py`, `check/` and the command line, which may make many
 loaders of one opened recipe.
 """
 

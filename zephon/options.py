@@ -13,8 +13,9 @@ from typing import TypedDict
 from zephon import plugins
 from zephon.opened import SPOOL_BYTES
 from zephon.schedule import ScheduleUpdates
+from zephon.shape import cure_shape
 
-BUDGET_BYTES = 512 << 20
+BUDGET_BYTES = 768 << 20
 OPERATORS = ("tokenize",)
 
 
@@ -96,7 +97,7 @@ class LoaderOptions:
         if lanes % world:
             raise ValueError(
                 f"`dp_world_size` must divide the lanes, got {world} ranks for {lanes} lanes; "
-                f"a lane count that {world} divides, such as {-(-lanes // world) * world}, would fit"
+                f"{cure_shape(rows_per_step * lanes, lanes, (world,))}"
             )
         rows = rows_per_step * lanes // world
         size = rows if self.micro_batch_size is None else self.micro_batch_size

@@ -30,7 +30,7 @@ GROUP_DOCUMENTS = 1000
 """A group has at least GROUP_CHUNKS chunks, and GROUP_DOCUMENTS documents for each of its lanes."""
 CACHED_DOCUMENTS = 1 << 22
 """Bound on the shuffled addresses that an order keeps in memory (16 bytes each)."""
-SMALL_GROUP = 64
+SMALL_GROUP = 512
 """Groups of one window and at most this many documents shuffle many epochs in one call."""
 MAX_PAGES = 1 << 12
 PAGE_POSITIONS = 512

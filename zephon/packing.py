@@ -10,8 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from zephon.errors import unknown_field
 from zephon.prepare import SPLIT, LengthRule
 from zephon.stream import Run
+
+FIELDS = ("kind", "seq_len", "mask_document_ends", "pad_id")
+"""What [packing] takes whatever the kind."""
 
 
 class Packer(Protocol):
@@ -111,9 +115,7 @@ class Wrap:
     def plan(cls, packing: Packing) -> PackerPlan:
         """Returns the plan of a recipe's `kind = "wrap"`, which takes no options."""
         if packing.options:
-            raise ValueError(
-                f"packing wrap: unknown field {next(iter(packing.options))!r}; it takes seq_len only"
-            )
+            raise unknown_field("packing wrap", next(iter(packing.options)), FIELDS)
         return PackerPlan(make=lambda: cls(packing.seq_len), length=LengthRule(overlong=SPLIT))
 
     def room(self) -> int:

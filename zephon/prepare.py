@@ -1,6 +1,6 @@
 """The work of a worker: positions of one (lane, dataset) -> a block of tokenized documents.
 
-Upstream: `order.py` says which documents, `readers/` read them, `tokenizer.py` encodes them. Downstream:
+Upstream: `order.py` says which documents, `readers/` read them, `tokenizer/` encodes them. Downstream:
 `feed.py` runs this in parallel and `stream.py` draws from the blocks in order. Pure: the same request
 gives the same block in any thread, process or machine.
 """
@@ -23,6 +23,8 @@ MAX_BLOCK_DOCUMENTS = 4096
 SPLIT, TRUNCATE, DROP, REFUSE = "split", "truncate", "drop", "refuse"
 CURES = {
     "": 'mend the record, or set on_error = "skip" for this dataset to count it and go on',
+    "missing": "set `text` to the field that holds the text, or mend the record, or set "
+    'on_error = "skip" for this dataset to count it and go on',
     "too_long": 'shorten the document, or set overlong = "split", "truncate" or "drop" in [packing]',
 }
 """By kind of fault; the empty one for all others."""

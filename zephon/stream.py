@@ -7,7 +7,7 @@ recomputed; it does not depend on how documents were gathered into blocks.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from zephon.errors import DataError, StateError, explain
@@ -139,9 +139,10 @@ class Stream:
                 block.events = [Event(0, e.kind, e.number) for e in self._trailing] + block.events
             if len(block.lengths):
                 break
-            self._trailing = block.events
+            self._trailing = _summed(block.events)
             if not self._has_text and block.end - self.cursor.position >= MANY_TOKENLESS:
                 self._find_text()
+            self._refuse_bad(dict(self.counts), self._trailing)
         self._trailing = [event for event in block.events if event.before >= len(block.lengths)]
         self._block, self._ends, self._positions = (
             block,
@@ -175,11 +176,16 @@ class Stream:
             if first <= before < last:
                 counts[kind] = counts.get(kind, 0) + number
         self.counts = tuple(sorted(counts.items()))
-        if counts.get("bad", 0) > self._max_bad:
+        self._refuse_bad(counts, ())
+
+    def _refuse_bad(self, counts: Mapping[str, int], to_come: Iterable[Event]) -> None:
+        """Refuses more bad records than the lane may skip, in `counts` and in events not counted yet."""
+        bad = counts.get("bad", 0) + sum(event.number for event in to_come if event.kind == "bad")
+        if bad > self._max_bad:
             raise DataError(
                 explain(
                     f"dataset {self._name!r}, lane {self._lane}: too many records that cannot be used",
-                    got=f"{counts['bad']} skipped",
+                    got=f"{bad} skipped",
                     rule=f"a lane may skip at most max_bad = {self._max_bad}",
                     cure="mend the data, or raise max_bad for this dataset",
                 )
@@ -206,3 +212,11 @@ class Stream:
                 cure=f"look at its `text` field and its documents, or give {self._name} the weight 0",
             )
         )
+
+
+def _summed(events: Iterable[Event]) -> list[Event]:
+    """Returns one event for each kind, ahead of the next document."""
+    numbers: dict[str, int] = {}
+    for event in events:
+        numbers[event.kind] = numbers.get(event.kind, 0) + event.number
+    return [Event(0, kind, number) for kind, number in sorted(numbers.items())]

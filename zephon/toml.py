@@ -11,13 +11,14 @@ import json
 import numbers
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zephon.dataset import Dataset
-from zephon.errors import CheckError, explain
+from zephon.errors import CheckError, explain, unknown_field
+from zephon.packing import FIELDS as PACKING
 from zephon.packing import Packing
 from zephon.recipe import Recipe
 from zephon.tokenizer import Tokenize
@@ -28,7 +29,6 @@ TOP = (
 )  # fmt: skip
 DATASET = ("name", "path", "kind", "text", "on_error", "max_bad")
 TOKENIZE = ("tokenizer", "bos", "eos", "parse_special")
-PACKING = ("kind", "seq_len", "mask_document_ends", "pad_id")
 
 
 def read_recipe(path: Path, settings: Mapping[str, Any]) -> Recipe:
@@ -40,7 +40,7 @@ def read_recipe(path: Path, settings: Mapping[str, Any]) -> Recipe:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckError(_no_file(path)) from None
+        raise missing_recipe(path, "a recipe is a TOML file or module:function") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise CheckError(
             explain(
@@ -55,14 +55,18 @@ def read_recipe(path: Path, settings: Mapping[str, Any]) -> Recipe:
     return recipe_from_table(table, path.resolve().parent)
 
 
-def _no_file(path: Path) -> str:
+def missing_recipe(path: Path, rule: str) -> CheckError:
+    """Returns the error of a recipe that is not there, with those that lie beside it."""
     folder = path.absolute().parent
     there = sorted(p.name for p in folder.glob("*.toml"))[:5] if folder.is_dir() else []
-    return explain(
-        f"recipe {str(path)!r} does not exist",
-        got=str(path.absolute()),
-        rule="RECIPE is a TOML file or module:function",
-        cure=f"recipes in that folder: {', '.join(there) or 'none'}; `zephon init DATA` writes a first one",
+    beside = ", ".join(there) or "none"
+    return CheckError(
+        explain(
+            f"recipe {str(path)!r} does not exist",
+            got=str(path.absolute()),
+            rule=rule,
+            cure=f"recipes in that folder: {beside}; `zephon init DATA` writes a first one",
+        )
     )
 
 
@@ -116,6 +120,7 @@ def recipe_from_table(table: Mapping[str, Any], base: Path) -> Recipe:
         raise ValueError(f"`datasets` must be a list of tables ([[datasets]]), got {entries!r}")
     tokenize, packing = _table(table, "tokenize"), _table(table, "packing")
     _refuse_unknown(tokenize, TOKENIZE, "[tokenize]")
+    _refuse_misspelt(packing)
     if "tokenizer" not in tokenize or "seq_len" not in packing:
         raise ValueError("[tokenize] must have `tokenizer` and [packing] must have `seq_len`")
     known = {name: packing[name] for name in PACKING if name in packing}
@@ -150,12 +155,18 @@ def _dataset(entry: Mapping[str, Any]) -> Dataset:
     return Dataset.from_path(fields.pop("name"), entry["path"], **fields)
 
 
-def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for name in table:
-        if name not in tuple(known):
-            near = difflib.get_close_matches(name, list(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise ValueError(f"{where}: unknown field {name!r}; {hint}")
+        if name not in known:
+            raise unknown_field(where, name, known)
+
+
+def _refuse_misspelt(packing: Mapping[str, Any]) -> None:
+    """Refuses what stands for a missing `kind` or `seq_len`; other fields are for the packer to know."""
+    absent = [name for name in ("kind", "seq_len") if name not in packing]
+    for name in packing:
+        if name not in PACKING and difflib.get_close_matches(name, absent, cutoff=0.7):
+            raise unknown_field("[packing]", name, PACKING)
 
 
 def write_recipe(recipe: Recipe) -> str:

@@ -6,6 +6,7 @@ and `zephon check` shows it. It never stops at the first fault, and says what it
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +60,7 @@ def check_recipe(
     *,
     dp_world_sizes: Sequence[int] = (1,),
     micro_batch_size: int | None = None,
-    cache: Path | None = None,
+    cache: str | os.PathLike[str] | None = None,
     backend: str = "auto",
     probe_s: float = PROBE_S,
     report: Report | None = None,
@@ -73,7 +74,11 @@ def check_recipe(
     if not dp_world_sizes or any(type(size) is not int or size < 1 for size in dp_world_sizes):
         raise ValueError(f"`dp_world_sizes` must be whole numbers >= 1, got {list(dp_world_sizes)!r}")
     sizes = sorted(set(dp_world_sizes))
-    check = _Check(recipe, cache or default_cache(), list(check_shape(recipe, sizes, micro_batch_size)))
+    check = _Check(
+        recipe,
+        default_cache() if cache is None else Path(cache),
+        list(check_shape(recipe, sizes, micro_batch_size)),
+    )
     check.check_schedule()
     check.check_parts()
     check.open_datasets(report)

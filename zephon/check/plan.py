@@ -1,6 +1,6 @@
 """What a launch check can say of a recipe without reading anything: lanes, ranks, batches, weights.
 
-Upstream: a recipe. Downstream: `check.py`, which adds what lies on disk. Pure functions.
+Upstream: a recipe. Downstream: `check/__init__.py`, which adds what lies on disk. Pure functions.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from zephon.check.report import ERROR, OK, WARNING, Finding
 from zephon.recipe import Recipe
 from zephon.schedule import PARTS, Schedule, ScheduleTable
-
-NEAREST = 3
-"""How many numbers a cure lists."""
+from zephon.shape import NEAREST, cure_shape, divisors, listed, nearest
 
 
 def check_shape(recipe: Recipe, sizes: Sequence[int], micro_batch_size: int | None) -> Iterator[Finding]:
@@ -24,7 +22,7 @@ def check_shape(recipe: Recipe, sizes: Sequence[int], micro_batch_size: int | No
             severity=ERROR,
             subject="lanes",
             message=f"{lanes} lanes cannot be divided over {listed(bad)} data-parallel ranks",
-            cure=_cure_shape(recipe, sizes),
+            cure=cure_shape(recipe.global_batch_size, recipe.lanes, sizes),
         )
     else:
         message = f"{lanes} lanes, divided by every data-parallel size asked ({listed(sizes)}); "
@@ -52,7 +50,7 @@ def _check_micro_batches(recipe: Recipe, sizes: Sequence[int], micro_batch_size:
                 severity=ERROR,
                 subject="micro_batch_size",
                 message=f"{micro_batch_size} does not divide the {rows} rows that each of {size} ranks has",
-                cure=f"set one of {listed(_nearest(_divisors(rows), micro_batch_size))}",
+                cure=f"set one of {listed(nearest(divisors(rows), micro_batch_size))}",
             )
 
 
@@ -99,37 +97,10 @@ def _rounded_away(schedule: Schedule, table: ScheduleTable) -> Iterator[tuple[st
                 yield name, start, weights[name]
 
 
-def _cure_shape(recipe: Recipe, sizes: Sequence[int]) -> str:
-    """Returns the nearest lane counts and global batches that fit every size."""
-    common = math.lcm(*sizes)
-    lanes = _nearest([d for d in _divisors(recipe.global_batch_size) if d % common == 0], recipe.lanes)
-    below = recipe.global_batch_size // common * common
-    batches = [batch for batch in (below, below + common, below + 2 * common) if batch][:2]
-    other = f"global_batch_size = {listed(batches, 'or')} with lanes = {common} or a multiple that divides it"
-    if lanes:
-        return f"set lanes = {listed(lanes, 'or')}; or {other}"
-    return f"no lane count fits {recipe.global_batch_size} rows and every size asked: set {other}"
-
-
 def _cure_fewer_lanes(recipe: Recipe, sizes: Sequence[int]) -> str:
     common = math.lcm(*sizes)
-    fewer = [d for d in _divisors(recipe.global_batch_size) if d % common == 0 and d < recipe.lanes]
+    fewer = [d for d in divisors(recipe.global_batch_size) if d % common == 0 and d < recipe.lanes]
     if not fewer:
         return "none needed while the global batch stays a multiple of the lanes"
     fits = listed(fewer[-NEAREST:], "or")
     return f"none needed while it stays so; else set lanes = {fits}, which fit every size asked too"
-
-
-def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
-
-
-def _nearest(numbers: Sequence[int], wanted: int) -> list[int]:
-    return sorted(sorted(numbers, key=lambda n: (abs(n - wanted), n))[:NEAREST])
-
-
-def listed(numbers: Sequence[int], last: str = "") -> str:
-    """Returns `1, 2, 3`, or `1, 2 or 3` with `last`."""
-    texts = [str(number) for number in numbers]
-    return ", ".join(texts) if not last or len(texts) < 2 else f"{', '.join(texts[:-1])} {last} {texts[-1]}"

@@ -1,7 +1,7 @@
 """A look into one dataset before a run: opened, sampled at pseudo-random places, its faults as findings.
 
-Upstream: readers. Downstream: `check.py`. The places are keyed by the seed, so two checks of one recipe look
-at the same documents; how many of them depends on the time allowed.
+Upstream: readers. Downstream: `check/__init__.py`. The places are keyed by the seed, so two checks of one
+recipe look at the same documents; how many of them depends on the time allowed.
 """
 
 from __future__ import annotations

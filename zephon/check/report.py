@@ -1,7 +1,7 @@
 """What a launch check found, as data: findings, facts of the datasets, memory by rank.
 
-Upstream: `check.py` and `probe.py` fill it. Downstream: trainers call `raise_if_failed`, the command line
-draws it, scripts read `to_json`.
+Upstream: `check/__init__.py` and `probe.py` fill it. Downstream: trainers call `raise_if_failed`, the
+command line draws it, scripts read `to_json`.
 """
 
 from __future__ import annotations

@@ -29,9 +29,10 @@ from rich.text import Text
 from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError, explain
 from zephon.opened import Opened, open_recipe
 from zephon.recipe import Recipe
-from zephon.toml import parse_setting
+from zephon.toml import missing_recipe, parse_setting
 
 RECIPE_FILE = "recipe.toml"
+RECIPE_RULE = f"RECIPE is a TOML file, a run folder that holds {RECIPE_FILE}, or module:function"
 PLAIN_WIDTH = 120
 """Width of tables where standard output is no terminal."""
 DELAY_S = 2.0
@@ -113,8 +114,12 @@ class Source:
         path = Path(self.recipe)
         if path.is_dir():
             path = path / RECIPE_FILE
+            if not path.exists():
+                raise missing_recipe(path, RECIPE_RULE)
         elif ":" in self.recipe and not path.exists():
             sys.path.insert(0, os.getcwd())  # a script's own folder is on the path, the caller's is not
+        elif not path.exists():
+            raise missing_recipe(path, RECIPE_RULE)
         try:
             return Recipe.from_toml(path, settings=dict(map(parse_setting, self.settings or ())))
         except (ImportError, AttributeError) as error:

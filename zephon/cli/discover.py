@@ -18,12 +18,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from zephon.cli.common import cut
 from zephon.errors import DataError, explain
 from zephon.paths import DataFile, list_files
 from zephon.readers import SUFFIXES
 from zephon.tokenizer.file import FILE_NAME
 
 TEXT_NAMES = ("text", "content", "body", "document")
+CHAT_NAMES = ("messages", "conversations", "conversation", "turns", "dialogue")
+"""Columns that hold a list of messages where the records are chats."""
 SAMPLE_RECORDS = 200
 SAMPLE_LINE_BYTES = 1 << 20
 
@@ -43,40 +46,82 @@ class FoundDataset:
     """Why this is the text column, in a few words."""
 
 
-def find_datasets(paths: Sequence[Path]) -> list[FoundDataset]:
-    """Returns the datasets of the paths, in order: one for each path and kind of file.
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A folder or file that gives no dataset."""
 
-    A folder without data files of its own gives one dataset for each of its folders instead.
+    path: str
+    """Absolute."""
+    why: str
+    """What lies there instead, in one line."""
+
+
+class NoTextError(DataError):
+    """The records have no column with a document's text."""
+
+
+def find_datasets(paths: Sequence[Path]) -> tuple[list[FoundDataset], list[LeftOut]]:
+    """Returns (datasets of the paths, what is left out), in order: one for each path and kind of file.
+
+    A folder without data files of its own gives one dataset for each of its folders instead. Files without
+    a text column are left out; where nothing else is found, their error is raised.
     """
     found: list[FoundDataset] = []
-    for path in (part for given in paths for part in _parts(Path(os.path.abspath(given)))):
-        files = list_files([str(path)], path.parent)
-        kinds = sorted({kind for file in files if (kind := _kind(file))})
-        if not kinds:
-            raise _no_data(path, files)
-        for kind in kinds:
-            name = _unique(
-                _identifier(path if len(kinds) == 1 else path.with_name(f"{path.name}_{kind}")), found
-            )
-            found.append(_describe(name, kind, path, files))
-    return found
+    left_out: list[LeftOut] = []
+    fault: NoTextError | None = None
+    for given in paths:
+        parts, others = _parts(Path(os.path.abspath(given)))
+        left_out += others
+        for path in parts:
+            files = list_files([str(path)], path.parent)
+            kinds = sorted({kind for file in files if (kind := _kind(file))})
+            if not kinds:
+                raise _no_data(path, files)
+            for kind in kinds:
+                named = path if len(kinds) == 1 else path.with_name(f"{path.name}_{kind}")
+                try:
+                    found.append(_describe(_unique(_identifier(named), found), kind, path, files))
+                except NoTextError as error:
+                    fault = fault or error
+                    left_out.append(LeftOut(str(path), _first_lines(error)))
+    if fault is not None and not found:
+        raise fault
+    return found, left_out
 
 
-def _parts(path: Path) -> list[Path]:
+def _first_lines(error: NoTextError) -> str:
+    """Returns what is at fault and what was got, as one line."""
+    what, got = str(error).splitlines()[:2]
+    return f"{what}: {got.partition(':')[2].strip()}"
+
+
+def _parts(path: Path) -> tuple[list[Path], list[LeftOut]]:
+    """Returns the folders that give datasets, and those inside `path` that hold other files only."""
     if not path.is_dir():
-        return [path]
+        return [path], []
     entries = sorted(p for p in path.iterdir() if not p.name.startswith((".", "_")))
+    files = {p: _files(p) for p in entries if p.is_dir()}
+    folders = [p for p in files if any(map(_kind, files[p]))]
+    left_out = [LeftOut(str(p), _other_files(f)) for p, f in files.items() if f and p not in folders]
     if any(p.is_file() and p.suffix.lower() in SUFFIXES for p in entries):
-        return [path]
-    folders = [p for p in entries if p.is_dir() and _has_data(p)]
-    return folders if len(folders) > 1 else [path]
+        return [path], left_out
+    return folders if len(folders) > 1 else [path], left_out
 
 
-def _has_data(folder: Path) -> bool:
+def _files(folder: Path) -> Sequence[DataFile]:
     try:
-        return any(map(_kind, list_files([str(folder)], folder)))
+        return list_files([str(folder)], folder)
     except DataError:  # a folder without files
-        return False
+        return []
+
+
+def _other_files(files: Sequence[DataFile]) -> str:
+    return f"{_counted(files)}; data is in files that end in {', '.join(SUFFIXES)}"
+
+
+def _counted(files: Sequence[DataFile]) -> str:
+    suffixes = sorted({"".join(Path(file.name).suffixes[-2:]) or "no suffix" for file in files})
+    return f"{len(files):,} file{'s' * (len(files) != 1)}: {', '.join(suffixes[:8])}"
 
 
 def _kind(file: DataFile) -> str:
@@ -134,7 +179,8 @@ def find_text(files: Sequence[DataFile], kind: str) -> tuple[str, str]:
     usual = next((name for name in TEXT_NAMES if name in lengths), None)
     if usual is not None:
         return usual, f"a column of strings named {usual!r}"
-    if not lengths:
+    chat = next((name for name in CHAT_NAMES if name in columns and name not in lengths), None)
+    if chat is not None or not lengths:
         raise _no_text(file, list(columns), num_records)
     means = {name: sum(sizes) / num_records for name, sizes in lengths.items()}
     longest = max(means, key=lambda name: means[name])
@@ -164,10 +210,11 @@ def _sample_parquet(file: DataFile) -> Iterator[dict[str, Any]]:
         with pq.ParquetFile(file.path) as source:
             names = [field.name for field in source.schema_arrow if _is_string(field.type)]
             batches = source.iter_batches(batch_size=SAMPLE_RECORDS, columns=names)
+            columns = dict.fromkeys(source.schema_arrow.names)
             for batch in islice(batches, 1):
-                yield from batch.to_pylist()
+                yield from (columns | record for record in batch.to_pylist())
             if not names:
-                yield dict.fromkeys(source.schema_arrow.names)
+                yield columns
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             explain(
@@ -185,23 +232,22 @@ def _is_string(kind: Any) -> bool:
     return kind in (pa.string(), pa.large_string(), pa.string_view())
 
 
-def _no_text(file: DataFile, columns: Sequence[str], num_records: int) -> DataError:
-    return DataError(
+def _no_text(file: DataFile, columns: Sequence[str], num_records: int) -> NoTextError:
+    return NoTextError(
         explain(
-            f"{file.path} has no column of strings",
-            got=f"the columns {', '.join(columns) or 'none'} in {num_records} records",
-            rule="a document's text is a string in one column",
+            f"{file.path} has no column of text",
+            got=f"the columns {cut(', '.join(columns), 200) or 'none'} in {num_records} records",
+            rule="a document's text is a string in one column; a chat is a list of messages, not a text",
             cure="write the recipe by hand and name the column in `text`, or convert the file",
         )
     )
 
 
 def _no_data(path: Path, files: Sequence[DataFile]) -> DataError:
-    suffixes = sorted({os.path.splitext(file.name)[1] or "no suffix" for file in files})
     return DataError(
         explain(
             f"{path} holds no data that can be read",
-            got=f"{len(files)} file{'s' * (len(files) != 1)}: {', '.join(suffixes[:8])}",
+            got=_counted(files),
             rule=f"data is in files that end in {', '.join(SUFFIXES)}",
             cure="give another path, or convert the files",
         )

@@ -5,9 +5,9 @@ Upstream: the shell. Downstream: `zephon.loader` and `zephon.batch`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -48,8 +48,17 @@ TrainerStepsOption = Annotated[
 DpOption = Annotated[int, typer.Option("--dp", min=1, help="Run all ranks of this many, and merge them.")]
 MicroBatchOption = Annotated[int | None, typer.Option(min=1, help="Rows of a batch of a rank.")]
 CompareOption = Annotated[
-    Path | None, typer.Option(help="Earlier output, or a run folder: exit with 1 if a step differs.")
+    Path | None,
+    typer.Option(help="Earlier output, or a run folder: exit with 1 if a step differs or is not there."),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The digests to compare with."""
+
+    path: Path
+    digests: Mapping[int, str]
 
 
 def hash_steps(
@@ -77,7 +86,7 @@ def hash_steps(
     if trainer_steps:
         wanted = parse_range(trainer_steps, option="--trainer-steps", first=1)
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
-    expected = None if compare is None else read_digests(compare, wanted.stop)
+    expected = None if compare is None else Expected(compare, read_digests(compare, wanted.stop))
     options = LoaderOptions(
         dp_world_size=dp,
         micro_batch_size=micro_batch_size,
@@ -92,7 +101,7 @@ def print_steps(
     source: Source,
     options: LoaderOptions,
     wanted: range,
-    expected: Mapping[int, str] | None,
+    expected: Expected | None,
     *,
     as_json: bool,
 ) -> Exit:
@@ -103,12 +112,13 @@ def print_steps(
             found[step] = value
             if not as_json:
                 write(f"{step} {value}")
-    different = [] if expected is None else differing(found, expected)
+    different, missing = ([], []) if expected is None else differing(found, expected.digests)
     if as_json:
-        write_json(_to_json(found, different, compared=expected is not None))
-    elif different:
-        typer.echo(f"{len(different)} of {len(found)} steps differ, first {different[0]}", err=True)
-    return Exit.DIFFERENT if different else Exit.OK
+        compared = {} if expected is None else {"different": different, "missing": missing}
+        write_json(_to_json(found) | compared)
+    elif expected is not None:
+        typer.echo(verdict(len(found), different, missing, expected.path), err=True)
+    return Exit.DIFFERENT if different or missing else Exit.OK
 
 
 def run_steps(
@@ -153,7 +163,7 @@ def read_digests(path: Path, num_steps: int) -> dict[int, str]:
     if path.is_dir():
         found = {step: step_digest(rows) for step, rows in read_batches(path, num_steps).items()}
     else:
-        lines = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+        lines = [line.split() for line in _read_text(path).splitlines()]
         found = {
             int(words[0]): words[1]
             for words in lines
@@ -171,11 +181,38 @@ def read_digests(path: Path, num_steps: int) -> dict[int, str]:
     return found
 
 
-def differing(found: Mapping[int, str], expected: Mapping[int, str]) -> list[int]:
-    """Returns the steps of `found` that `expected` lacks or has otherwise."""
-    return [step for step, value in found.items() if expected.get(step) != value]
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise StateError(
+            explain(
+                f"{str(path)!r} cannot be compared with",
+                got=error.strerror or type(error).__name__,
+                rule="--compare takes what `zephon hash` printed, or a run folder",
+                cure="give the path of one of these",
+            )
+        ) from error
 
 
-def _to_json(found: Mapping[int, str], different: list[int], *, compared: bool) -> dict[str, object]:
+def differing(found: Mapping[int, str], expected: Mapping[int, str]) -> tuple[list[int], list[int]]:
+    """Returns (steps of `found` that `expected` has otherwise, steps that it lacks)."""
+    different = [step for step, value in found.items() if expected.get(step, value) != value]
+    return different, [step for step in found if step not in expected]
+
+
+def verdict(num_steps: int, different: Sequence[int], missing: Sequence[int], path: Path) -> str:
+    """Returns in one line how `num_steps` steps compare with those of `path`."""
+    compared = num_steps - len(missing)
+    if not different and not missing:
+        return f"all {num_steps} steps equal" if num_steps > 1 else "the step is equal"
+    first = f", first {different[0]}" if different else ""
+    if not missing:
+        return f"{len(different)} of {compared} steps differ{first}"
+    absent = f"{len(missing)} step{'s are' if len(missing) > 1 else ' is'} not in {str(path)!r}"
+    return f"{absent} (first {missing[0]}), {len(different)} of {compared} compared differ{first}"
+
+
+def _to_json(found: Mapping[int, str]) -> dict[str, object]:
     steps = [{"step": step, "trainer_step": step + 1, "digest": value} for step, value in found.items()]
-    return {"steps": steps} | ({"different": different} if compared else {})
+    return {"steps": steps}

@@ -15,8 +15,8 @@ from typing import Annotated
 
 import typer
 
-from zephon.cli.common import JsonOption, write, write_json
-from zephon.cli.discover import FoundDataset, find_datasets, find_tokenizer
+from zephon.cli.common import JsonOption, visible, write, write_json
+from zephon.cli.discover import FoundDataset, LeftOut, find_datasets, find_tokenizer
 from zephon.errors import CheckError, DataError, explain
 from zephon.recipe import Recipe
 from zephon.runfolder import write_atomically
@@ -29,7 +29,7 @@ PLACEHOLDER = "PATH/OF/YOUR/tokenizer.json"
 
 
 def init(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Folders or files of data.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Folders or files of data.")],
     out: Annotated[Path, typer.Option("--out", help="The recipe to write.")] = Path("recipe.toml"),
     tokenizer: Annotated[
         Path | None,
@@ -41,6 +41,7 @@ def init(
     """Write a first recipe for a folder of data, with comments that explain every line.
 
     One dataset for each PATH; a folder that holds only folders with data gives one for each of these.
+    What cannot be read, or has no text column, is left out and named.
     Weights are in proportion to the size of the files.
     """
     if out.exists() and not force:
@@ -52,16 +53,20 @@ def init(
                 cure="give another name with --out, or --force",
             )
         )
-    datasets = find_datasets(paths)
+    datasets, left_out = find_datasets(paths)
     found = (
         find_tokenizer(paths, out) if tokenizer is None else find_tokenizer_file(str(tokenizer), Path.cwd())
     )
-    write_atomically(out, recipe_text(datasets, found, out))
+    write_atomically(out, recipe_text(datasets, left_out, found, out))
     Recipe.from_toml(out)
-    _say(datasets, found, out, as_json=as_json)
+    for other in left_out:
+        typer.echo(f"left out: {visible(other.path)}: {visible(other.why)}", err=True)
+    _say(datasets, left_out, found, out, as_json=as_json)
 
 
-def recipe_text(datasets: Sequence[FoundDataset], tokenizer: Path | None, out: Path) -> str:
+def recipe_text(
+    datasets: Sequence[FoundDataset], left_out: Sequence[LeftOut], tokenizer: Path | None, out: Path
+) -> str:
     """Returns the recipe as TOML with comments."""
     base = out.resolve().parent
     total = sum(dataset.num_bytes for dataset in datasets)
@@ -95,6 +100,8 @@ def recipe_text(datasets: Sequence[FoundDataset], tokenizer: Path | None, out: P
     ]
     for dataset in datasets:
         lines += ["", *_dataset_lines(dataset, base)]
+    for other in left_out:
+        lines += ["", f"# Left out: {_string(_relative(other.path, base))}", f"#   {visible(other.why)}"]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -141,12 +148,21 @@ def _string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _say(datasets: Sequence[FoundDataset], tokenizer: Path | None, out: Path, *, as_json: bool) -> None:
+def _say(
+    datasets: Sequence[FoundDataset],
+    left_out: Sequence[LeftOut],
+    tokenizer: Path | None,
+    out: Path,
+    *,
+    as_json: bool,
+) -> None:
     following = f"zephon check {shlex.quote(str(out))}"
     if as_json:
         entries = [asdict(dataset) for dataset in datasets]
         path = None if tokenizer is None else str(tokenizer)
-        write_json({"recipe": str(out), "datasets": entries, "tokenizer": path, "next": following})
+        others = [asdict(other) for other in left_out]
+        values = {"recipe": str(out), "datasets": entries, "left_out": others, "tokenizer": path}
+        write_json(values | {"next": following})
         return
     for dataset in datasets:
         files = f"{dataset.num_files:,} {dataset.kind} file{'s' * (dataset.num_files != 1)}"

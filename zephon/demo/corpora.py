@@ -1,7 +1,8 @@
 """The demo's data: three corpora of text that every Python installation has, a tokenizer and a recipe.
 
-Upstream: the sources of the standard library and the texts of installed packages. Downstream: `demo.py`.
-Files are taken in the order of the SHA-256 of their names: a bounded sample is varied and always the same.
+Upstream: the sources of the standard library and the texts of installed packages. Downstream:
+`demo/__init__.py`. Files are taken in the order of the SHA-256 of their names: a bounded sample is varied and
+always the same.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The demo's ranks: real processes that load, log, save states and are killed, and who looks after them.
 
-Upstream: `demo.py` plans the jobs. Downstream: each process (`python -m zephon.demo.ranks JOB`) runs one
-loader, whose run folder gets the row digests. Ranks never talk to each other.
+Upstream: `demo/__init__.py` plans the jobs. Downstream: each process runs one loader, whose run
+folder gets the row digests. Ranks never talk to each other.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from zephon.runfolder import BATCHES, write_atomically
 
 STATES, RESULTS = "states", "ranks"
 POLL_S = 0.05
+PROGRAM = "from zephon.demo.ranks import main; main()"
+"""`-m zephon.demo.ranks` would load the module twice: the package imports it."""
 SPEED_S = 1.5
 
 Report = Callable[[int], None]
@@ -218,7 +220,7 @@ def _start(job: RankJob) -> subprocess.Popen[bytes]:
     job.log_path.parent.mkdir(parents=True, exist_ok=True)
     with job.log_path.open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "zephon.demo.ranks", json.dumps(asdict(job))],
+            [sys.executable, "-c", PROGRAM, json.dumps(asdict(job))],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -272,11 +274,6 @@ def _failed(job: RankJob, got: str) -> WorkerError:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Runs the job of the command line."""
     run_rank(RankJob(**json.loads(sys.argv[1])))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

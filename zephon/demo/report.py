@@ -1,6 +1,7 @@
 """What the demo says: the comparison of all runs step by step, mixture, speed, restores and the verdict.
 
-Upstream: the run folders that `demo/ranks.py` fills. Downstream: `demo.py`, whose exit status is the verdict.
+Upstream: the run folders that `demo/ranks.py` fills. Downstream: `demo/__init__.py`, whose exit
+status is the verdict.
 """
 
 from __future__ import annotations
