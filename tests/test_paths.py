@@ -179,3 +179,10 @@ def test_an_empty_folder_is_an_entry_without_files(tmp_path: Path) -> None:
     make(tmp_path / "empty", "_SUCCESS")
     with pytest.raises(DataError, match="holds _SUCCESS"):
         names(tmp_path, "empty")
+
+
+def test_a_folder_named_like_a_pattern_is_taken_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "run[1]"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text("{}\n")
+    assert [file.name for file in list_files(["*.jsonl"], folder)] == ["a.jsonl"]

@@ -21,7 +21,10 @@ from tests.helpers import (
 )
 from zephon.batch import step_digest
 from zephon.dataset import Dataset
+from zephon.errors import ZephonError
+from zephon.loader import Loader
 from zephon.opened import Opened
+from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
 from zephon.runfolder import log_files, read_batches, read_lines, write_atomically
 from zephon.schedule import ScheduleTable, Stages
@@ -204,3 +207,21 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
     write_atomically(tmp_path / "deep" / "a.json", "two")
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["a.json"]
     assert (tmp_path / "deep" / "a.json").read_text() == "two"
+
+
+def test_a_batch_whose_line_cannot_be_written_is_not_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    options = LoaderOptions(executor="inline", run_folder=tmp_path)
+    with Loader(open_small(make_recipe()), options) as loader:
+        next(loader)
+        before = loader.state_dict()
+        monkeypatch.setattr("zephon.runfolder.BatchLog.write", full)
+        with pytest.raises(OSError, match="No space"):
+            next(loader)
+        assert loader.state_dict() == before
+        with pytest.raises(ZephonError, match="earlier error"):
+            next(loader)

@@ -311,3 +311,8 @@ def test_a_wrong_table_is_refused(kind: Any, config: Mapping[str, Any], message:
 def test_a_schedule_is_a_role() -> None:
     assert isinstance(Plain(), Schedule)
     assert not isinstance(object(), Schedule)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64])
+def test_whole_numbers_of_numpy_do_not_overflow(kind: type) -> None:
+    assert shares_of({"a": kind(100), "b": kind(50)}, ("a", "b"), "here") == (699051, 349525)

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from tests.helpers import digest_of, digests, loaders, make_recipe, open_small, take_steps, union, words
 from zephon.errors import StateError
 from zephon.lane import CarriedPiece, LaneState
+from zephon.loader import Loader
 from zephon.lock import ALLOWANCES
 from zephon.opened import Opened
+from zephon.options import LoaderOptions
 from zephon.schedule import BLOCK_STEPS, Constant, ScheduleTable, Stages
 from zephon.state import Progress, check_shared, lane_key, read_lane, write_state
 from zephon.stream import Cursor
@@ -389,3 +391,13 @@ def test_what_may_change_changes_freely() -> None:
             ranks[0].load_state_dict(state)
             assert digest_of(take_steps(ranks, 1)[0]) == expected
             assert ranks[0].notes == []
+
+
+def test_entries_of_lanes_that_were_swapped_are_refused() -> None:
+    opened, options = open_small(make_recipe()), LoaderOptions(executor="inline")
+    with Loader(opened, options) as loader:
+        next(loader)
+        state = loader.state_dict()
+    state["lane_00000"], state["lane_00001"] = state["lane_00001"], state["lane_00000"]
+    with Loader(opened, options) as other, pytest.raises(StateError, match="lane 1"):
+        other.load_state_dict(state)

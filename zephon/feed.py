@@ -89,7 +89,7 @@ class Feed:
             while ticket.future is None:
                 self._refuse_closed()
                 self._submit()
-            return ticket.future.result(self._timeout_s)
+            return self._result(ticket.future)
         except CancelledError:
             self._refuse_closed()
             raise
@@ -113,6 +113,19 @@ class Feed:
                     cure="look for a file system that hangs, or raise worker_timeout_s",
                 )
             ) from None
+
+    def _result(self, future: Future[Answers]) -> Answers:
+        end = time.monotonic() + self._timeout_s
+        while True:
+            left = end - time.monotonic()
+            try:
+                return future.result(max(0.0, min(1.0, left)))
+            except FutureTimeout:
+                if left <= 1.0:
+                    raise
+                found = getattr(self._workers.executor, "_processes", None) or {}
+                if any(process.exitcode is not None for process in list(found.values())):
+                    raise BrokenExecutor from None
 
     def _fill(self, group_bytes: int) -> None:
         while (
@@ -164,6 +177,7 @@ class Feed:
         if executor is None:
             return
         processes = list((getattr(executor, "_processes", None) or {}).values())
+        results = getattr(executor, "_result_queue", None)  # shutdown drops it
         executor.shutdown(wait=False, cancel_futures=True)
         patience = time.monotonic() + CLOSE_S
         if not processes:
@@ -175,3 +189,6 @@ class Feed:
             process.join(max(0.0, patience - time.monotonic()))
             if process.exitcode is None:
                 process.kill()
+                process.join(CLOSE_S)
+        if any(process.exitcode == -9 for process in processes) and results is not None:
+            results._writer.close()  # the pool's thread may wait for the rest of an answer

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import threading
 from collections import deque
@@ -63,6 +64,7 @@ class Loader:
         self._table, self._head = opened.table, ""
         self._delivered_table = opened.table
         self._attempt = 0
+        self._pid = os.getpid()
         self._lanes: dict[int, Lane] = {}
         self._delivered: dict[int, LaneState] = {}
         self._source: Iterator[_Made] | None = None
@@ -134,7 +136,10 @@ class Loader:
         if self._closed:
             raise ZephonError("the loader is closed; make a new one to go on")
         if self._source is None:
+            self._pid = os.getpid()
             self._source = self._ahead() if self._prefetch else self._make()
+        elif os.getpid() != self._pid:
+            raise ZephonError("the loader was begun before a fork, which left its threads; make a new one")
         with self._moved:
             self._delivered_step = self._num_steps()
             self._moved.notify_all()
@@ -142,12 +147,16 @@ class Loader:
             made = next(self._source)
         except StopIteration:
             raise ZephonError("the loader stopped at an earlier error; make a new one to go on") from None
+        if self._log is not None:
+            try:
+                self._log.write(made.batch, self._attempt)
+            except BaseException:  # the batch is not delivered, and none after it is
+                self._source.close()  # type: ignore[attr-defined]
+                raise
         for row in made.rows:
             self._delivered[row.lane] = row.state
         while self._coming and self._coming[0][0] <= made.batch.step:
             self._delivered_table = self._coming.popleft()[1]
-        if self._log is not None:
-            self._log.write(made.batch, self._attempt)
         return made.batch
 
     def _make(self) -> Iterator[_Made]:

@@ -128,4 +128,4 @@ def _mean_bytes(reader: RandomReader) -> int:
 def _sample(reader: RandomReader) -> Sequence[str]:
     count = min(SAMPLE_DOCUMENTS, int(reader.chunks().num_documents[0]))
     found = reader.texts(np.zeros(count, dtype=np.int64), np.arange(count, dtype=np.int64), SAMPLE_BYTES)
-    return found.texts
+    return [text[:SAMPLE_BYTES] for text in found.texts]

@@ -31,6 +31,8 @@ class DataFile:
     """POSIX path relative to the entry's wildcard-free folder; part of the dataset's identity."""
     size_bytes: int
     mtime_ns: int
+    ctime_ns: int = 0
+    """When the file was last changed or replaced, whatever its `mtime_ns` was set to."""
     """Tells a changed file from the one that was indexed; never part of the identity."""
     entry: int
     """Index of the entry that reached it."""
@@ -90,13 +92,14 @@ def _find(pattern: str) -> tuple[str, list[str]]:
         return pattern, list(_walk(pattern, ()))
     if os.path.lexists(pattern) or not glob.has_magic(pattern):
         return os.path.dirname(pattern), [pattern] if os.path.lexists(pattern) else []
-    root = pattern
-    while glob.has_magic(root):
+    root = os.path.dirname(pattern)
+    while not os.path.isdir(root):  # a folder may itself be named like a pattern
         root = os.path.dirname(root)
-    wild = os.path.relpath(pattern, root).split(os.sep)
+    below = os.path.relpath(pattern, root)
+    wild = below.split(os.sep)
     spelled = any(part.startswith(_LEFT_OUT) for part in wild)
     paths: set[str] = set()
-    for match in glob.iglob(pattern, recursive=True):
+    for match in glob.iglob(os.path.join(glob.escape(root), below), recursive=True):
         path = os.path.normpath(match)
         parts = os.path.relpath(path, root).split(os.sep)
         if path != root and not spelled and any(part.startswith(_LEFT_OUT) for part in parts):
@@ -134,7 +137,14 @@ def _data_file(path: str, root: str, entry: int) -> DataFile:
     if not stat.S_ISREG(status.st_mode):
         raise _not_a_file(path, "not a regular file")
     name = os.path.relpath(path, root).replace(os.sep, "/")
-    return DataFile(path=path, name=name, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, entry=entry)
+    return DataFile(
+        path=path,
+        name=name,
+        size_bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        ctime_ns=status.st_ctime_ns,
+        entry=entry,
+    )
 
 
 def _not_a_file(path: str, got: str) -> DataError:

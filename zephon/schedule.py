@@ -77,7 +77,11 @@ def check_weights(weights: object, where: str) -> dict[str, Fraction]:
     for name, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
             raise ValueError(f"{where}: the weight of {name!r} must be a number, got {weight!r}")
-        exactly = weight if isinstance(weight, numbers.Rational) else float(weight)
+        exactly: Fraction | float
+        if isinstance(weight, numbers.Rational):  # numpy's whole numbers too, which would overflow
+            exactly = Fraction(int(weight.numerator), int(weight.denominator))
+        else:
+            exactly = float(weight)
         if (isinstance(exactly, float) and not math.isfinite(exactly)) or exactly < 0:
             raise ValueError(f"{where}: the weight of {name!r} must be finite and >= 0, got {weight!r}")
         exact[str(name)] = Fraction(exactly)

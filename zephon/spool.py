@@ -85,11 +85,11 @@ class Spool:
         bounds = np.append(0, np.cumsum(self._chunks.num_documents))
         entries: list[Any] = identity.get("files", [])
         ends = np.cumsum([entry[2] for entry in entries], dtype=np.int64)
-        known = [(file.path, file.mtime_ns) for file in origin.files]
+        known = [(file.path, file.mtime_ns, file.ctime_ns) for file in origin.files]
         names = labels(origin.files)
         if not entries or len(entries) != len(known) or not np.isin(ends, bounds).all():
             # A reader of something else than files: all its chunks are known by its identity.
-            entries, ends, known, names = [identity], bounds[-1:], [("", 0)], [self.name]
+            entries, ends, known, names = [identity], bounds[-1:], [("", 0, 0)], [self.name]
         self._names = names
         self._keys = [
             _key([_VERSION, identity["kind"], origin.dataset.text, entry, *stamp])
@@ -330,7 +330,8 @@ def _open(path: Path, num_documents: int, *, check: bool) -> _View | None:
     """Returns the view of a spool file, or None if there is none in good order; marks the file as used."""
     try:
         file = _Descriptor(os.open(path, os.O_RDONLY))
-        os.utime(file.number)
+        with contextlib.suppress(OSError):  # another user's file
+            os.utime(file.number)
         return _view_of(file, num_documents, check=check)
     except OSError:
         return None

@@ -63,7 +63,7 @@ def write_state(opened: Opened, progress: Progress, lanes: Mapping[int, LaneStat
         ),
     }
     for lane in sorted(lanes):
-        state[lane_key(lane)] = _dump_lane(lanes[lane], progress.inside).encode()
+        state[lane_key(lane)] = _dump_lane(lane, lanes[lane], progress.inside).encode()
     return state
 
 
@@ -71,8 +71,9 @@ def _dump(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _dump_lane(state: LaneState, inside: tuple[int, int] | None) -> str:
+def _dump_lane(lane: int, state: LaneState, inside: tuple[int, int] | None) -> str:
     entry: dict[str, Any] = {
+        "lane": lane,
         "rows": state.rows,
         "tokens": state.tokens,
         "documents": state.documents,
@@ -93,6 +94,8 @@ def read_lane(data: object, lane: int, num_datasets: int) -> tuple[LaneState, tu
     """Returns a lane's state, and (dp_world_size, micro_batch_size) if it was taken inside a step."""
     try:
         entry = json.loads(data)  # type: ignore[arg-type]
+        if entry["lane"] != lane:
+            raise ValueError(f"it is the entry of lane {entry['lane']}")
         state = LaneState(
             rows=_whole(entry["rows"]),
             tokens=_wholes(entry["tokens"], num_datasets),

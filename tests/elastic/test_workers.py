@@ -17,7 +17,7 @@ import pytest
 
 from tests.helpers import Letters, loaders, make_recipe, open_small, take_steps, words
 from zephon import feed
-from zephon.errors import WorkerError
+from zephon.errors import WorkerError, ZephonError
 from zephon.loader import Loader
 from zephon.options import LoaderOptions
 
@@ -210,3 +210,17 @@ def test_a_run_that_is_killed_leaves_no_process(tmp_path: Path, executor: str) -
     assert set(os.listdir("/dev/shm")) <= before
     with started(tmp_path, executor, "close"):
         pass
+
+
+def test_a_loader_begun_before_a_fork_is_refused_in_the_child() -> None:
+    with Loader(open_small(make_recipe()), LoaderOptions(prefetch=1)) as loader:
+        next(loader)
+        child = os.fork()
+        if child == 0:
+            try:
+                next(loader)
+            except ZephonError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        next(loader)

@@ -148,6 +148,7 @@ def test_a_state() -> None:
         state = ranks[0].state_dict()
     assert list(state) == ["version", "recipe", "lock", "schedule", *(f"lane_0000{i}" for i in range(4))]
     assert json.loads(state["lane_00001"]) == {
+        "lane": 1,
         "rows": 4,
         "tokens": [74, 55, 0],
         "documents": [5, 2, 0],

@@ -61,7 +61,8 @@ def load_starts(
 
 def index_path(file: DataFile, cache: Path) -> Path:
     """Returns where the index of `file`, as it is, is kept."""
-    key = f"lines {_VERSION}\n{file.size_bytes} {file.mtime_ns}\n".encode() + os.fsencode(file.path)
+    stamp = f"lines {_VERSION}\n{file.size_bytes} {file.mtime_ns} {file.ctime_ns}\n"
+    key = stamp.encode() + os.fsencode(file.path)
     return cache / "index" / f"{hashlib.sha256(key).hexdigest()[:32]}.starts"
 
 
