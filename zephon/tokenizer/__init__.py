@@ -129,18 +129,18 @@ class FileEncoder:
         self.eos_id = blueprint.eos_id
         self.vocab_size = blueprint.vocab_size
         self.num_special = (blueprint.bos_id is not None) + (blueprint.eos_id is not None)
-        self.library = _open_fastokens(blueprint) if backend == "fastokens" else _open_reference(blueprint)
+        self.backing = _open_fastokens(blueprint) if backend == "fastokens" else _open_reference(blueprint)
 
     def encode(self, texts: list[str]) -> Columns:
         """Returns (ids, offsets) as `Encoder.encode` says."""
         try:
-            return self.library.encode(texts)
+            return self.backing.encode(texts)
         except (TypeError, ValueError, RuntimeError) as error:
             raise _explain_texts(texts, f"`{self.backend}`: {error}") from error
 
     def decode(self, ids: NDArray[Any] | Sequence[int]) -> str:
         """Returns the text of `ids` for people, special tokens shown."""
-        return self.library.decode(ids.tolist() if isinstance(ids, np.ndarray) else list(ids))
+        return self.backing.decode(ids.tolist() if isinstance(ids, np.ndarray) else list(ids))
 
     def __reduce__(self) -> tuple[type[FileEncoder], tuple[Blueprint, str]]:
         return FileEncoder, (self.blueprint, self.backend)
@@ -259,7 +259,7 @@ def _build_reference(file: TokenizerFile, batches: list[list[str]]) -> tuple[Fil
             raise explain_file(file.path, f"`tokenizers` cannot use it: {error}") from error
         raise
     for token, want in ((file.bos_token, encoder.bos_id), (file.eos_token, encoder.eos_id)):
-        got = None if token is None else encoder.library.token_to_id(token)
+        got = None if token is None else encoder.backing.token_to_id(token)
         if got != want:
             raise explain_file(file.path, f"token {token!r} has id {want}, but `tokenizers` reads {got}")
     return encoder, expected
@@ -292,7 +292,7 @@ def _try_fastokens(
     """Returns the `fastokens` encoder if it gives the expected ids, and the reason either way."""
     try:
         encoder = FileEncoder(blueprint, "fastokens")
-        got = encode_batches(encoder.library.encode, batches)
+        got = encode_batches(encoder.backing.encode, batches)
     except ImportError as error:
         return None, f"`fastokens` cannot be imported ({error})"
     except (ValueError, RuntimeError, TypeError, AttributeError) as error:
