@@ -14,7 +14,8 @@ from tests.helpers import make_recipe, open_small
 from zephon import lock as lock_module
 from zephon import plugins
 from zephon.dataset import Dataset
-from zephon.lock import core_version, describe_difference, hash_json, lock_hashes
+from zephon.lock import core_version, describe_difference, lock_hashes
+from zephon.recipe import hash_json
 
 
 def lines(documents: Sequence[str]) -> str:

@@ -36,6 +36,15 @@ class Ticket:
         self.index = 0
 
 
+def block_bytes(budget_bytes: int, num_streams: int) -> int:
+    """Returns the text of a block where `num_streams` share the budget: its share, within bounds.
+
+    A stream holds two blocks, and the tokens of a text take about as many bytes as the text.
+    """
+    share = budget_bytes // (2 * max(1, num_streams))
+    return max(MIN_BLOCK_BYTES, min(MAX_BLOCK_BYTES, share))
+
+
 class Feed:
     """Runs requests on workers, at most two tasks for each of them at a time."""
 
@@ -52,12 +61,8 @@ class Feed:
         """Streams that are open; the budget is shared between them."""
 
     def block_bytes(self) -> int:
-        """Returns the text that a stream's next block should have: the budget's share, within bounds.
-
-        A stream holds two blocks, and the tokens of a text take about as many bytes as the text.
-        """
-        share = self._budget_bytes // (2 * max(1, self.num_streams))
-        return max(MIN_BLOCK_BYTES, min(MAX_BLOCK_BYTES, share))
+        """Returns the text that a stream's next block should have."""
+        return block_bytes(self._budget_bytes, self.num_streams)
 
     def request(self, request: Request) -> Ticket:
         """Returns a ticket for the block of `request`, and starts the work when enough has come together."""

@@ -140,9 +140,10 @@ class Loader:
             self._source = self._ahead() if self._prefetch else self._make()
         elif os.getpid() != self._pid:
             raise ZephonError("the loader was begun before a fork, which left its threads; make a new one")
-        with self._moved:
-            self._delivered_step = self._num_steps()
-            self._moved.notify_all()
+        if self.options.updates is not None:  # what waits for steps to be delivered waits for an update
+            with self._moved:
+                self._delivered_step = self._num_steps()
+                self._moved.notify_all()
         try:
             made = next(self._source)
         except StopIteration:

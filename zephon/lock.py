@@ -5,15 +5,13 @@ Upstream: opened readers and tokenizer. Downstream: states hold its hashes, run 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 from zephon import plugins
 from zephon.readers import RandomReader
-from zephon.recipe import Recipe
+from zephon.recipe import Recipe, hash_json
 from zephon.tokenizer import TokenizerReport, tokenizer_lock
 
 ALLOWANCES = ("data", "tokenizer", "plugins", "schedule")
@@ -39,11 +37,6 @@ def _plugins(recipe: Recipe) -> dict[str, dict[str, str]]:
         used.add(("schedules", str(recipe.schedule.get("kind"))))
     entries = {f"{role}.{kind}": plugins.lock_entry(role, kind) for role, kind in sorted(used)}
     return {name: entry for name, entry in entries.items() if entry}
-
-
-def hash_json(value: object) -> str:
-    """Returns the SHA-256, as hex, of JSON data in its canonical form."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def lock_hashes(lock: Mapping[str, Any]) -> dict[str, str]:

@@ -192,10 +192,15 @@ class Recipe:
         return write_recipe(self)
 
 
+def hash_json(value: object) -> str:
+    """Returns the SHA-256, as hex, of JSON data in its canonical form."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def fingerprint(configuration: Mapping[str, Any]) -> str:
     """Returns the SHA-256 of a configuration, as hex."""
-    text = json.dumps(configuration, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hash_json(configuration)
 
 
 def diff_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

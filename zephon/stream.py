@@ -154,8 +154,6 @@ class Stream:
             self._skip_drawn(block)
 
     def _skip_drawn(self, block: Block) -> None:
-        if self._offset:
-            return
         wanted, offset = self.cursor.position, self.cursor.offset
         position = int(block.positions[0])
         if position != wanted or offset >= int(block.lengths[0]):

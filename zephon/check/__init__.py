@@ -27,7 +27,7 @@ from zephon.check.report import (
     format_bytes,
 )
 from zephon.errors import ZephonError
-from zephon.feed import MAX_BLOCK_BYTES, MIN_BLOCK_BYTES
+from zephon.feed import block_bytes
 from zephon.opened import SPOOL_BYTES, Report, default_cache
 from zephon.options import BUDGET_BYTES
 from zephon.order import CACHED_DOCUMENTS
@@ -278,7 +278,7 @@ class _Check:
         found = []
         for size in fitting:
             streams = recipe.lanes // size * drawn
-            block = max(MIN_BLOCK_BYTES, min(MAX_BLOCK_BYTES, BUDGET_BYTES // (2 * streams)))
+            block = block_bytes(BUDGET_BYTES, streams)
             rows = recipe.global_batch_size // size
             found.append(
                 RankMemory(

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from zephon.batch import Batch
+from zephon.batch import Batch, Pieces
 from zephon.cli.common import (
     BackendOption,
     CacheOption,
@@ -110,8 +110,9 @@ def batch_of_step(opened: Opened, step: int, lane: int | None, progress: LatePro
 
 def describe_rows(opened: Opened, batch: Batch) -> Iterator[ShownRow]:
     """Yields the rows of a batch in (lane, row) order."""
+    columns = batch.pieces
     for index in np.lexsort((batch.rows, batch.lanes)).tolist():
-        pieces = tuple(_pieces_of(opened, batch, index))
+        pieces = tuple(_pieces_of(opened, batch, columns, index))
         filled = sum(piece.num_tokens for piece in pieces)
         yield ShownRow(
             lane=int(batch.lanes[index]),
@@ -121,8 +122,8 @@ def describe_rows(opened: Opened, batch: Batch) -> Iterator[ShownRow]:
         )
 
 
-def _pieces_of(opened: Opened, batch: Batch, index: int) -> Iterator[ShownPiece]:
-    columns, lane, begin = batch.pieces, int(batch.lanes[index]), 0
+def _pieces_of(opened: Opened, batch: Batch, columns: Pieces, index: int) -> Iterator[ShownPiece]:
+    lane, begin = int(batch.lanes[index]), 0
     for at in np.flatnonzero(columns.row == index).tolist():
         dataset, position, length = (int(c[at]) for c in (columns.dataset, columns.position, columns.length))
         address = opened.orders[dataset].locate_at(lane, np.array([position], dtype=np.int64))
