@@ -1,0 +1,1 @@
+"""The example to copy: `--module example` in the folder above this one."""

@@ -1,0 +1,172 @@
+"""`ZephonTrainer`: TorchTitan's trainer with what a loader alone cannot do.
+
+Upstream: a config function, or `with_zephon` over any stock config. Downstream: TorchTitan's training loop, of
+which only public methods are extended: the launch check runs before a model is built, the data's step must be the
+trainer's, the ranks end together where data is finite, and shares and waits go to TorchTitan's own logger.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torchtitan.components.checkpointer.base import DATALOADER
+from torchtitan.config.override import derive
+from torchtitan.distributed import ParallelDims
+from torchtitan.tools.logging import logger
+from torchtitan.trainer import Trainer
+
+from zephon_torchtitan.dataloader import Placed, ZephonDataLoader
+from zephon_torchtitan.launch import STATE, check_launch, faults_of, refuse_together
+from zephon_torchtitan.metrics import DataMetrics
+from zephon_torchtitan.recipes import TrainerValues, read_recipe
+from zephon_torchtitan.validate import ValidationSets, ZephonValidator
+
+DATA_FOLDER = "data"
+"""The run folder's name in the dump folder."""
+
+
+class ZephonTrainer(Trainer):
+    """Trains from a `ZephonDataLoader`."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Trainer.Config):
+        """As the trainer's; `dataloader` is a `ZephonDataLoader.Config`."""
+
+    def __init__(self, config: Config) -> None:
+        """Builds the job; refuses it on all ranks, before the model, where the launch check finds a fault."""
+        super().__init__(config)
+        self.data_metrics = DataMetrics(self.data, self.parallel_dims, self.device)
+        if config.validator.enable and isinstance(self.validator, ZephonValidator):
+            self.validator.use(self.data)
+        check_launch(self._check_vocabulary)
+
+    @property
+    def data(self) -> ZephonDataLoader:
+        """Returns the loader; refuses another kind."""
+        if not isinstance(self.dataloader, ZephonDataLoader):
+            raise TypeError(
+                f"a ZephonTrainer takes a ZephonDataLoader.Config as `dataloader`, got "
+                f"{type(self.dataloader).__name__}; use TorchTitan's own Trainer with that"
+            )
+        return self.dataloader
+
+    # Before the first step --------------------------------------------------------------------------------
+
+    def init_distributed(self) -> ParallelDims:
+        """Returns the job's dimensions, after the launch check on every rank."""
+        dims = super().init_distributed()
+        loading = self.config.dataloader
+        if not isinstance(loading, ZephonDataLoader.Config):
+            return dims  # an override may still put ours in its place
+        ranks = dims.dp_replicate * dims.dp_shard
+        training = self.config.training
+        total = training.global_batch_size
+        rows = total if total > 0 else training.local_batch_size * ranks
+        loading.placed = Placed(global_batch_size=rows, tokenizer=self.config.hf_assets_path)
+        if loading.run_folder is None:
+            loading.run_folder = os.path.join(self.config.dump_folder, DATA_FOLDER)
+        check_launch(lambda: self._faults(loading, ranks))
+        return dims
+
+    def _faults(self, loading: ZephonDataLoader.Config, ranks: int) -> list[str]:
+        assert loading.placed is not None
+        rows = self.config.training.local_batch_size
+        if self.config.parallelism.pipeline_parallel_degree > 1:
+            rows = self.config.parallelism.pipeline_parallel_microbatch_size
+        values = TrainerValues(
+            seq_len=self.config.training.seq_len,
+            global_batch_size=loading.placed.global_batch_size,
+            tokenizer=loading.placed.tokenizer,
+        )
+        recipe = read_recipe(loading.recipe, loading.set, values)
+        return faults_of(recipe, ranks, rows, cache=loading.cache, probe_s=loading.check_seconds)
+
+    def _check_vocabulary(self) -> list[str]:
+        encoder, model = self.data.rank.loader.opened.encoder, self.config.model_spec.model
+        size = getattr(model, "vocab_size", None)
+        if size is None or encoder.vocab_size <= size:
+            return []
+        return [
+            f"the tokenizer has {encoder.vocab_size:,} ids and the model's vocabulary {size:,}\n"
+            "  cure: take the model's tokenizer, or a model with a larger vocabulary"
+        ]
+
+    # Training ---------------------------------------------------------------------------------------------
+
+    def train(self) -> None:
+        """Trains to the last step, or to the end of finite data."""
+        try:
+            super().train()
+        except CheckpointException as error:
+            if f"{DATALOADER}.lane_" not in str(error):
+                raise
+            refuse_together([_no_state(self.config, "was not written by this loader")], STATE)
+
+    def batch_generator(
+        self, data_iterable: Iterable[tuple[dict[str, torch.Tensor], torch.Tensor]]
+    ) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
+        """Returns the trainer's iterator, once the data stands where the trainer does."""
+        refuse_together(self._misplaced(), STATE)
+        return super().batch_generator(data_iterable)
+
+    def _misplaced(self) -> list[str]:
+        """Returns what is wrong with the place that data and trainer would go on from."""
+        loading, step = self.config.dataloader, self.data.rank.loader.num_steps
+        if loading.restart_data or step == self.step:
+            return []
+        if not self.data.rank.restored:
+            return [_no_state(self.config, "has no state of the data")]
+        return [
+            f"the trainer stands after step {self.step} and the data after {step}\n"
+            "  cure: go on from a checkpoint of one run; with another global batch size begin a new one"
+        ]
+
+    def should_continue_training(self) -> bool:
+        """Returns whether another step is to be taken and its data is there; the same on all ranks."""
+        if not super().should_continue_training():
+            return False
+        if self.data.rank.loader.has_next():
+            return True
+        logger.warning(
+            f"The data ended after {self.step} steps of {self.config.training.steps}; every document that the "
+            "recipe allows was read."
+        )
+        saved = self.config.checkpoint.enable and self.step % self.config.checkpoint.interval == 0
+        if self.step and not saved:
+            self.checkpointer.save(self.step, last_step=True)
+        return False
+
+    def train_step(self, data_iterator: Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]) -> None:
+        """Takes a step; where TorchTitan logs, the data's metrics go to the same logger."""
+        super().train_step(data_iterator)
+        if self.metrics_processor.should_log(self.step):
+            self.metrics_processor.logger.log(self.data_metrics.collect(), self.step)
+
+    def close(self) -> None:
+        """Ends the loader's workers, then the trainer."""
+        if isinstance(getattr(self, "dataloader", None), ZephonDataLoader):
+            self.data.close()
+        super().close()
+
+
+def _no_state(config: ZephonTrainer.Config, why: str) -> str:
+    return (
+        f"the checkpoint in {os.path.join(config.dump_folder, config.checkpoint.folder)!r} {why}\n"
+        "  rule: a run goes on with the data after the last step that was trained\n"
+        "  cure: load a full checkpoint of this run (checkpoint.last_save_model_only and "
+        "checkpoint.exclude_from_loading leave the data out), or begin the data anew with "
+        "--dataloader.restart-data"
+    )
+
+
+def with_zephon(config: Trainer.Config, **loading: Any) -> ZephonTrainer.Config:
+    """Returns a stock config as one of `ZephonTrainer`; the keywords are fields of `ZephonDataLoader.Config`."""
+    given = config.dataloader
+    base = given if isinstance(given, ZephonDataLoader.Config) else ZephonDataLoader.Config()
+    validator = derive(config.validator, ZephonValidator.Config, dataloader=ValidationSets.Config())
+    return derive(config, ZephonTrainer.Config, dataloader=replace(base, **loading), validator=validator)
