@@ -1,6 +1,6 @@
 """Configs for `--module example --config NAME`: stock configs of TorchTitan with zephon's loader in them.
 
-Upstream: TorchTitan imports this module by its name. Copy the folder, change `RECIPE`, and keep what you need.
+Upstream: TorchTitan imports this module by its name. Copy the folder, change `RECIPE`, keep what you need.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torchtitan.models.llama3 import config_registry as llama3
 from torchtitan.protocols.model_spec import ModelSpec
+
 from zephon_torchtitan import ZephonTrainer, with_zephon
 
 RECIPE = str(Path(__file__).parent / "recipe.toml")

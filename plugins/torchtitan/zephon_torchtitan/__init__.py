@@ -1,13 +1,14 @@
 """TorchTitan trains from zephon's loader; no fork.
 
-`with_zephon` puts the loader into a stock config; `ZephonTrainer`, `ZephonDataLoader` and `ZephonValidator` are its
-parts; `dataloader` is the override for a config that is not ours. Needs TorchTitan, so nothing is imported before a
-name is asked for.
+`with_zephon` puts the loader into a stock config; `ZephonTrainer`, `ZephonDataLoader`, `ZephonValidator` are
+its parts; `override.dataloader` is for a config that is not ours. All need TorchTitan, so nothing is imported
+before a name is asked for.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,4 +30,7 @@ __all__ = ["ValidationSets", "ZephonDataLoader", "ZephonTrainer", "ZephonValidat
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    place = _PLACES[name]
+    if place == "dataloader" and find_spec("torchtitan.components.data") is not None:
+        place = "next_contract"  # the contract after 0.3.0, told by where its loaders lie
+    return getattr(import_module(f"{__name__}.{place}"), name)

@@ -39,13 +39,14 @@ def _start_processes(arguments: list[str]) -> None:
         sys.exit(f"{PROCESSES} takes a number of processes >= 1, got {number!r}")
     rest = arguments[:place] + arguments[place + 2 :]
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", number, "--local_addr", "localhost"]
-    launcher += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "-m", __spec__.name]
+    launcher += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
+    launcher += ["--local_ranks_filter", "0", "--role", "rank", "--tee", "3", "-m", __spec__.name]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.execv(sys.executable, [sys.executable, *launcher, *rest])
 
 
 def prepare() -> None:
-    """Makes the CPU the device of TorchTitan; before `torchtitan.trainer` is imported, which binds it by value.
+    """Makes the CPU TorchTitan's device; before `torchtitan.trainer` is imported, which binds it by value.
 
     Two patches of module attributes, as 0.3.0 has no public hook for either.
     """
@@ -62,7 +63,7 @@ def prepare() -> None:
         def set_timeout(timeout: timedelta, group: Any = None) -> None:
             distributed_c10d._set_pg_timeout(timeout, group)
 
-        torch.distributed.set_timeout = set_timeout  # type: ignore[attr-defined]
+        torch.distributed.set_timeout = set_timeout
 
 
 class _Properties:
@@ -98,7 +99,7 @@ class _CpuModule(ModuleType):
 def _config_manager(base: Any) -> Any:
     """Returns a `ConfigManager` whose configs run on CPUs."""
 
-    class CpuConfigManager(base):  # type: ignore[misc]
+    class CpuConfigManager(base):
         def parse_args(self, args: list[str] | None = None) -> Any:
             config = super().parse_args(args)
             adapt(config)

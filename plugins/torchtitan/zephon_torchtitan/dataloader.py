@@ -1,7 +1,7 @@
 """`ZephonDataLoader`: TorchTitan 0.3.0's data loader component, over `RankLoader`.
 
-Upstream: TorchTitan builds it with its ranks, sequence length and tokenizer. Downstream: its training loop takes
-batches, its checkpoint takes the state: one key for each lane, written by any ranks, read by any others.
+Upstream: TorchTitan builds it with its ranks, sequence length and tokenizer. Downstream: its training loop
+takes batches, its checkpoint the state: one key for each lane, written by any ranks, read by any others.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import torch
 import tyro
 from torchtitan.components.dataloader import BaseDataLoader
-from zephon import Batch, LoaderOptions
 
-from zephon_torchtitan.launch import check_tokenizer
+from zephon import Batch, LoaderOptions, Recipe
 from zephon_torchtitan.rank import RankLoader
 from zephon_torchtitan.recipes import TrainerValues, read_recipe
 
@@ -25,7 +24,6 @@ class Placed:
     """What a `ZephonTrainer` knows and TorchTitan does not tell a loader."""
 
     global_batch_size: int
-    tokenizer: str
 
 
 class ZephonDataLoader(BaseDataLoader):
@@ -38,8 +36,8 @@ class ZephonDataLoader(BaseDataLoader):
         recipe: str = ""
         """A recipe.toml or module:function. What it leaves out of global_batch_size, [packing] seq_len and
         [tokenize] tokenizer is the trainer's."""
-        set: list[str] = field(default_factory=list)
-        """NAME=VALUE over the recipe's: datasets.web.path=data/web"""
+        set: tuple[str, ...] = ()
+        """NAME=VALUE over the recipe's, several apart by spaces: datasets.web.path=data/web seed=1"""
         workers: int | None = None
         """Workers that read and tokenize; default the cores but one, at most 4."""
         executor: str = "threads"
@@ -57,7 +55,7 @@ class ZephonDataLoader(BaseDataLoader):
         allow: list[str] = field(default_factory=list)
         """Differences that a restore accepts: data, tokenizer, plugins, schedule."""
         restart_data: bool = False
-        """Whether a checkpoint without the data's state may be gone on from, with the data from its beginning."""
+        """Whether a run may go on from a checkpoint without the data's state; the data then starts anew."""
         check_seconds: float = 5.0
         """How long the launch check reads samples."""
         infinite: bool = True
@@ -77,12 +75,11 @@ class ZephonDataLoader(BaseDataLoader):
         tokenizer: Any = None,
         **_: Any,
     ) -> None:
-        """Opens the data; refuses a recipe that contradicts the trainer, on all ranks, with one report."""
-        placed = config.placed
+        """Opens the data; refuses a recipe that contradicts the trainer, on all ranks with one report."""
         values = TrainerValues(
             seq_len=seq_len,
-            global_batch_size=None if placed is None else placed.global_batch_size,
-            tokenizer=getattr(tokenizer, "tokenizer_path", None) if placed is None else placed.tokenizer,
+            global_batch_size=None if config.placed is None else config.placed.global_batch_size,
+            tokenizer=getattr(tokenizer, "tokenizer_path", None),
         )
         options = LoaderOptions(
             dp_rank=dp_rank,
@@ -96,12 +93,10 @@ class ZephonDataLoader(BaseDataLoader):
             replay=config.replay,
             cache=config.cache,
         )
-        recipe = read_recipe(config.recipe, config.set, values)
-        if not (config.infinite and config.repeat):
-            recipe = recipe.evaluation()
         self.config = config
-        self.rank = RankLoader(recipe, options, allow=config.allow)
-        check_tokenizer(self.rank.loader.opened, tokenizer)
+        self.rank = RankLoader(
+            lambda: (recipe_of(config, values), options), tokenizer=tokenizer, allow=config.allow
+        )
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         for batch in self.rank:
@@ -118,6 +113,17 @@ class ZephonDataLoader(BaseDataLoader):
     def close(self) -> None:
         """Ends workers at once."""
         self.rank.loader.close()
+
+
+def recipe_of(config: ZephonDataLoader.Config, values: TrainerValues) -> Recipe:
+    """Returns the recipe that a config names, as the trainer's values complete it."""
+    if config.dataset or config.dataset_path:
+        raise ValueError(
+            f"a ZephonDataLoader takes no `dataset` ({config.dataset or config.dataset_path!r}): the recipe "
+            "names the data; use --dataloader.set datasets.NAME.path=..."
+        )
+    recipe = read_recipe(config.recipe, config.set, values)
+    return recipe if config.infinite and config.repeat else recipe.evaluation()
 
 
 def as_torchtitan(batch: Batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:

@@ -1,61 +1,49 @@
-"""The launch check of a job: what would stop or spoil it is said once, and every rank ends, before any training.
+"""Refusals of a job: what would stop or spoil it is said once, and every rank ends, before any training.
 
-Upstream: recipe and shape of the job. Downstream: `dataloader.py` and `trainer.py`.
+Upstream: whatever a rank finds wrong by itself. Downstream: `dataloader.py`, `validate.py` and `trainer.py`.
+Knows torch.distributed and no TorchTitan.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import distributed
 
-from zephon import Opened, Recipe, ZephonError, check_recipe
+from zephon import CheckError, Opened, Recipe, ZephonError, check_recipe
 
 REFUSED, STATE = 3, 5
 """Exit codes, as the command line's: a recipe is refused, a state is."""
+REFUSALS = (ZephonError, ValueError, TypeError, LookupError, OSError)
 PROBES = (
     "The quick brown fox jumps over the lazy dog.",
     "def f(x):\n    return x ** 2  # na\u00efve\n",
     "  \t 1234567890 \u20ac \u4f60\u597d \U0001f600",
 )
-REFUSALS = (ZephonError, ValueError, TypeError, LookupError, OSError)
+"""Texts on which two tokenizers are compared."""
+
+Made = TypeVar("Made")
 
 
-def check_tokenizer(opened: Opened, tokenizer: Any) -> None:
-    """Refuses a recipe whose tokenizer gives other ids than the trainer's."""
-    underlying = getattr(tokenizer, "tokenizer", None)
-    if underlying is None:
-        return
-    for text in PROBES:
-        ours = opened.encoder.encode([text])[0].tolist()
-        theirs = underlying.encode(text, add_special_tokens=False).ids
-        special = opened.encoder.num_special
-        bos = int(opened.encoder.bos_id is not None)
-        ours = ours[bos : len(ours) - (special - bos)]
-        if ours != theirs:
-            raise ValueError(
-                f"the recipe's tokenizer {opened.tokenizer.path} is not the trainer's "
-                f"{getattr(tokenizer, 'tokenizer_path', '?')}: {text!r} is {ours[:6]} and {theirs[:6]}; "
-                "name the same in both, or leave `tokenizer` out of the recipe to take the trainer's"
-            )
+def together(make: Callable[[], Made]) -> Made:
+    """Returns what `make` returns, on every rank; where one refuses, all end with one report. Collective.
 
-
-def check_launch(check: Callable[[], Sequence[str]]) -> None:
-    """Runs `check` on every rank; where one finds a fault, rank 0 says all, and every rank exits with 3.
-
-    `check` returns faults or raises a refusal. A collective call.
+    `make` itself makes no collective call: a rank that fails would leave the others in it.
     """
+    made: list[Made] = []
+    faults: list[str] = []
     try:
-        faults = list(check())
+        made.append(make())
     except REFUSALS as error:
-        faults = [str(error)]
+        faults.append(str(error) or type(error).__name__)
     refuse_together(faults)
+    return made[0]
 
 
 def refuse_together(faults: Sequence[str], code: int = REFUSED) -> None:
-    """Ends every rank with `code` where any has faults, after rank 0 wrote them; a collective call."""
+    """Ends every rank with `code` where any has faults, after rank 0 wrote them. Collective."""
     alone = not distributed.is_initialized()
     found: list[list[str]] = [list(faults)]
     if not alone:
@@ -79,18 +67,41 @@ def report(found: Sequence[Sequence[str]]) -> str:
             ranks.setdefault(fault, []).append(rank)
     lines = ["the run is refused; nothing was trained"]
     for fault, having in ranks.items():
-        where = "on all ranks" if len(having) == len(found) else f"on ranks {', '.join(map(str, having))}"
-        lines.append(f"{fault}\n  ({where})" if len(found) > 1 else fault)
+        where = "all ranks" if len(having) == len(found) else f"ranks {', '.join(map(str, having))}"
+        lines.append(f"{fault}\n  on:   {where}" if len(found) > 1 else fault)
     return "\n".join(lines)
 
 
-def faults_of(recipe: Recipe, dp_world_size: int, micro_batch_size: int, **keywords: Any) -> list[str]:
-    """Returns the errors that `zephon.check_recipe` finds, one text for each."""
+def check_rank(recipe: Recipe, dp_world_size: int, micro_batch_size: int, **keywords: Any) -> None:
+    """Raises `CheckError` with every error that `zephon.check_recipe` finds for this job."""
     found = check_recipe(
         recipe, dp_world_sizes=(dp_world_size,), micro_batch_size=micro_batch_size, **keywords
     )
-    return [
-        f"{finding.subject}: {finding.message}" + (f"\n  cure: {finding.cure}" if finding.cure else "")
+    faults = [
+        f"{finding.subject}: {finding.message}" + f"\n  cure: {finding.cure}" * bool(finding.cure)
         for finding in found.findings
         if finding.severity == "error"
     ]
+    if faults:
+        raise CheckError("\n".join(faults))
+
+
+def check_tokenizer(opened: Opened, tokenizer: Any) -> None:
+    """Refuses a recipe whose tokenizer gives other ids than the trainer's, where that can be asked."""
+    underlying = getattr(tokenizer, "tokenizer", None)
+    if underlying is None or not hasattr(underlying, "encode"):
+        return
+    encoder = opened.encoder
+    before = int(encoder.bos_id is not None)
+    after = encoder.num_special - before
+    for text in PROBES:
+        ids = encoder.encode([text])[0].tolist()
+        ours = ids[before : len(ids) - after]
+        theirs = list(underlying.encode(text, add_special_tokens=False).ids)
+        if ours != theirs:
+            raise ValueError(
+                f"the recipe's tokenizer {opened.tokenizer.path} is not the trainer's in "
+                f"{getattr(tokenizer, 'tokenizer_path', '?')}: "
+                f"{text[:12]!r}... is {ours[:4]} and {theirs[:4]}; name the same in both, "
+                "or leave `tokenizer` out of the recipe to take the trainer's"
+            )

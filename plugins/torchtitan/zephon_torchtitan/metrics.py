@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import distributed
 from torchtitan.distributed import ParallelDims
-from zephon import PARTS
 
+from zephon import PARTS
 from zephon_torchtitan.dataloader import ZephonDataLoader
 
 
@@ -24,20 +24,19 @@ class DataMetrics:
         self._rank = data.rank
         self._group = dims.get_mesh("batch").get_group() if dims.dp_enabled else None
         self._device = device
-        self._first_step = data.rank.loader.num_steps
 
     def collect(self) -> dict[str, float]:
         """Returns the metrics by name and begins the next interval; a collective call of the data ranks."""
         rank, loader = self._rank, self._rank.loader
         progress = loader.progress()
-        waits = rank.wait_s or [0.0]
         columns = [rank.tokens, progress.tokens, progress.epochs * progress.num_lanes]
-        sums = self._reduce(np.concatenate([*columns, [progress.num_lanes, sum(waits)]]), "sum")
-        slowest = float(self._reduce(np.array([sum(waits)]), "max")[0])
+        sums = self._reduce(np.concatenate([*columns, [progress.num_lanes, rank.wait_s]]), "sum")
+        slowest = float(self._reduce(np.array([rank.wait_s]), "max")[0])
         count = len(rank.recipe.names)
         drawn, total, epochs = (sums[i * count : (i + 1) * count] for i in range(3))
         num_lanes, waited = sums[-2:]
-        steps = range(self._first_step, max(progress.num_steps, self._first_step + 1))
+        first = progress.num_steps - 1 if rank.since is None else rank.since
+        steps = range(first, progress.num_steps)
         shares = np.mean([loader.opened.table.at(step) for step in steps], axis=0) / PARTS
         found: dict[str, float] = {
             "data/step": progress.num_steps - 1,
@@ -51,9 +50,7 @@ class DataMetrics:
             found[f"data/share/{name}"] = float(drawn[i] / max(1.0, drawn.sum()))
             found[f"data/tokens/{name}"] = float(total[i])
             found[f"data/epochs/{name}"] = float(epochs[i] / num_lanes)
-        rank.tokens[:] = 0
-        rank.wait_s.clear()
-        self._first_step = progress.num_steps
+        rank.look()
         return found
 
     def _num_ranks(self) -> int:

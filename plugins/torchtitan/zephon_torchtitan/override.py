@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.config.override import override
 
-from zephon_torchtitan.dataloader import ZephonDataLoader
+from zephon_torchtitan import ZephonDataLoader
+
+BaseDataLoader = ZephonDataLoader.__bases__[0]
+"""That of the installed TorchTitan."""
 
 
 @override(target=BaseDataLoader.Config, fqns=["dataloader"], description="zephon's loader")
-def dataloader(config: BaseDataLoader.Config, **fields: Any) -> ZephonDataLoader.Config:
+def dataloader(config: Any, **fields: Any) -> Any:
     """Returns the config of zephon's loader; the keywords are its fields."""
     return ZephonDataLoader.Config(**fields)

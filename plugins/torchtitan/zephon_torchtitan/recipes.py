@@ -1,6 +1,6 @@
 """The recipe of a training run: what the file says and what the trainer says, which must not contradict.
 
-Upstream: the config of the loader, values of the trainer. Downstream: `rank.py` opens it, `launch.py` checks it.
+Upstream: the loader's config, values of the trainer. Downstream: `rank.py` opens it, `launch.py` checks it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zephon import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerValues:
-    """What a recipe may leave to the trainer, and must not contradict; None where the trainer does not say."""
+    """What a recipe may leave to the trainer and must not contradict; None where the trainer is silent."""
 
     seq_len: int
     global_batch_size: int | None = None

@@ -1,31 +1,34 @@
 """`ZephonTrainer`: TorchTitan's trainer with what a loader alone cannot do.
 
-Upstream: a config function, or `with_zephon` over any stock config. Downstream: TorchTitan's training loop, of
-which only public methods are extended: the launch check runs before a model is built, the data's step must be the
-trainer's, the ranks end together where data is finite, and shares and waits go to TorchTitan's own logger.
+Upstream: a config function, or `with_zephon` over a stock config. Downstream: TorchTitan's training loop, of
+which only public methods are extended: the launch check runs before a model is built, the data's step must be
+the trainer's, ranks end together where data is finite, shares and waits go to TorchTitan's own logger.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
-from torchtitan.components.checkpointer.base import DATALOADER
+from torchtitan.components.checkpointer.base import DATALOADER, LR_SCHEDULER, OPTIMIZER, TRAIN_STATE
 from torchtitan.config.override import derive
 from torchtitan.distributed import ParallelDims
 from torchtitan.tools.logging import logger
 from torchtitan.trainer import Trainer
 
-from zephon_torchtitan.dataloader import Placed, ZephonDataLoader
-from zephon_torchtitan.launch import STATE, check_launch, faults_of, refuse_together
+from zephon_torchtitan.dataloader import Placed, ZephonDataLoader, recipe_of
+from zephon_torchtitan.launch import STATE, check_rank, refuse_together, together
 from zephon_torchtitan.metrics import DataMetrics
-from zephon_torchtitan.recipes import TrainerValues, read_recipe
+from zephon_torchtitan.recipes import TrainerValues
 from zephon_torchtitan.validate import ValidationSets, ZephonValidator
 
+NEEDED = (DATALOADER, TRAIN_STATE, OPTIMIZER, LR_SCHEDULER)
+"""The parts of a checkpoint without which a run cannot go on."""
 DATA_FOLDER = "data"
 """The run folder's name in the dump folder."""
 
@@ -42,8 +45,8 @@ class ZephonTrainer(Trainer):
         super().__init__(config)
         self.data_metrics = DataMetrics(self.data, self.parallel_dims, self.device)
         if config.validator.enable and isinstance(self.validator, ZephonValidator):
-            self.validator.use(self.data)
-        check_launch(self._check_vocabulary)
+            self.validator.use(self.data.rank)
+        together(self._check_vocabulary)
 
     @property
     def data(self) -> ZephonDataLoader:
@@ -67,13 +70,13 @@ class ZephonTrainer(Trainer):
         training = self.config.training
         total = training.global_batch_size
         rows = total if total > 0 else training.local_batch_size * ranks
-        loading.placed = Placed(global_batch_size=rows, tokenizer=self.config.hf_assets_path)
+        loading.placed = Placed(global_batch_size=rows)
         if loading.run_folder is None:
             loading.run_folder = os.path.join(self.config.dump_folder, DATA_FOLDER)
-        check_launch(lambda: self._faults(loading, ranks))
+        together(lambda: self._check(loading, ranks))
         return dims
 
-    def _faults(self, loading: ZephonDataLoader.Config, ranks: int) -> list[str]:
+    def _check(self, loading: ZephonDataLoader.Config, ranks: int) -> None:
         assert loading.placed is not None
         rows = self.config.training.local_batch_size
         if self.config.parallelism.pipeline_parallel_degree > 1:
@@ -81,20 +84,19 @@ class ZephonTrainer(Trainer):
         values = TrainerValues(
             seq_len=self.config.training.seq_len,
             global_batch_size=loading.placed.global_batch_size,
-            tokenizer=loading.placed.tokenizer,
+            tokenizer=self.config.hf_assets_path,
         )
-        recipe = read_recipe(loading.recipe, loading.set, values)
-        return faults_of(recipe, ranks, rows, cache=loading.cache, probe_s=loading.check_seconds)
+        recipe = recipe_of(loading, values)
+        check_rank(recipe, ranks, rows, cache=loading.cache, probe_s=loading.check_seconds)
 
-    def _check_vocabulary(self) -> list[str]:
+    def _check_vocabulary(self) -> None:
         encoder, model = self.data.rank.loader.opened.encoder, self.config.model_spec.model
         size = getattr(model, "vocab_size", None)
-        if size is None or encoder.vocab_size <= size:
-            return []
-        return [
-            f"the tokenizer has {encoder.vocab_size:,} ids and the model's vocabulary {size:,}\n"
-            "  cure: take the model's tokenizer, or a model with a larger vocabulary"
-        ]
+        if size is not None and encoder.vocab_size > size:
+            raise ValueError(
+                f"the tokenizer has {encoder.vocab_size:,} ids and the model's vocabulary {size:,}; "
+                "take the model's own tokenizer, or a model with a larger vocabulary"
+            )
 
     # Training ---------------------------------------------------------------------------------------------
 
@@ -103,9 +105,10 @@ class ZephonTrainer(Trainer):
         try:
             super().train()
         except CheckpointException as error:
-            if f"{DATALOADER}.lane_" not in str(error):
+            missing = re.search(r"Missing key in checkpoint state_dict: (\S+?)\.?(?=[\s'\")]|$)", str(error))
+            if missing is None or missing[1].partition(".")[0] not in NEEDED:
                 raise
-            refuse_together([_no_state(self.config, "was not written by this loader")], STATE)
+            refuse_together([_no_state(self.config, f"lacks {missing[1]!r}")], STATE)
 
     def batch_generator(
         self, data_iterable: Iterable[tuple[dict[str, torch.Tensor], torch.Tensor]]
@@ -117,6 +120,8 @@ class ZephonTrainer(Trainer):
     def _misplaced(self) -> list[str]:
         """Returns what is wrong with the place that data and trainer would go on from."""
         loading, step = self.config.dataloader, self.data.rank.loader.num_steps
+        if self.data.rank.refusal is not None:
+            return [self.data.rank.refusal]
         if loading.restart_data or step == self.step:
             return []
         if not self.data.rank.restored:
@@ -130,11 +135,10 @@ class ZephonTrainer(Trainer):
         """Returns whether another step is to be taken and its data is there; the same on all ranks."""
         if not super().should_continue_training():
             return False
-        if self.data.rank.loader.has_next():
+        if self.data.rank.has_next():
             return True
         logger.warning(
-            f"The data ended after {self.step} steps of {self.config.training.steps}; every document that the "
-            "recipe allows was read."
+            f"The data ended: {self.step} steps of {self.config.training.steps} were taken on all ranks."
         )
         saved = self.config.checkpoint.enable and self.step % self.config.checkpoint.interval == 0
         if self.step and not saved:
@@ -165,7 +169,7 @@ def _no_state(config: ZephonTrainer.Config, why: str) -> str:
 
 
 def with_zephon(config: Trainer.Config, **loading: Any) -> ZephonTrainer.Config:
-    """Returns a stock config as one of `ZephonTrainer`; the keywords are fields of `ZephonDataLoader.Config`."""
+    """Returns a stock config with our loader in it; the keywords are `ZephonDataLoader.Config`'s."""
     given = config.dataloader
     base = given if isinstance(given, ZephonDataLoader.Config) else ZephonDataLoader.Config()
     validator = derive(config.validator, ZephonValidator.Config, dataloader=ValidationSets.Config())

@@ -1,4 +1,4 @@
-"""Validation on several named sets: every document once, in file order, the same value on any number of ranks.
+"""Validation on several named sets: every document once, in file order, equal on any number of ranks.
 
 Upstream: recipes of their own, and the documents that the training recipe holds out. Downstream: TorchTitan's
 `Validator.validate`, which is run once for every dataset of every set, with whatever parallelism it knows;
@@ -18,11 +18,11 @@ from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.components.loss import IGNORE_INDEX
 from torchtitan.components.validate import Validator
 from torchtitan.tools.logging import logger
-from zephon import Loader, LoaderOptions, Opened, Recipe, open_recipe
 
-from zephon_torchtitan.dataloader import ZephonDataLoader, as_torchtitan
-from zephon_torchtitan.launch import check_tokenizer
-from zephon_torchtitan.rank import AnyRank, num_ranks
+from zephon import Loader, LoaderOptions, Opened, Recipe, open_recipe
+from zephon_torchtitan.dataloader import as_torchtitan
+from zephon_torchtitan.launch import check_tokenizer, together
+from zephon_torchtitan.rank import AnyRank, RankLoader, num_ranks
 from zephon_torchtitan.recipes import TrainerValues, read_recipe
 
 HELD_OUT = "held_out"
@@ -110,27 +110,31 @@ class ZephonValidator(Validator):
 
         dataloader: BaseDataLoader.Config = field(default_factory=ValidationSets.Config)
 
-    def __init__(self, config: Config, **runtime: Any) -> None:
+    config: Any
+    metrics_processor: Any
+
+    def __init__(self, config: Any, **runtime: Any) -> None:
         """Builds TorchTitan's validator; `use` says on what."""
         if not isinstance(config.dataloader, ValidationSets.Config):
             raise TypeError(
-                f"`validator.dataloader` must be a ValidationSets.Config, got {type(config.dataloader).__name__}"
+                "`validator.dataloader` must be a ValidationSets.Config, got "
+                f"{type(config.dataloader).__name__}; use TorchTitan's own Validator with that"
             )
         super().__init__(replace(config, steps=1), **runtime)  # -1 makes it warn of hangs that cannot be here
         self.num_steps = config.steps
         self.sets = config.dataloader
         self.passes: list[Pass] = []
 
-    def use(self, data: ZephonDataLoader) -> None:
-        """Opens the sets, with the shape and the held-out documents of the training data."""
-        loader = data.rank.loader
-        options = replace(
-            loader.options,
-            run_folder=None,
-            replay=None,
-            prefetch=0,
-            any_rank=AnyRank() if num_ranks() > 1 else None,
-        )
+    def use(self, rank: RankLoader) -> None:
+        """Opens the sets, with the shape and the held-out documents of the training data. Collective."""
+        loader = rank.loader
+        any_rank = AnyRank() if num_ranks() > 1 else None
+        options = replace(loader.options, run_folder=None, replay=None, prefetch=0, any_rank=any_rank)
+        self.passes = together(lambda: list(self._open(loader, options)))
+        self.config = replace(self.config, steps=-1)  # a pass ends by itself
+
+    def _open(self, loader: Loader, options: LoaderOptions) -> Iterator[Pass]:
+        num_passes = 0
         for set_name, recipe in self._recipes(loader):
             for name in recipe.names:
                 opened = open_recipe(
@@ -139,22 +143,21 @@ class ZephonValidator(Validator):
                     backend=options.backend,
                     lock=loader.opened.lock,
                 )
+                options.check(opened.recipe.lanes, opened.recipe.rows_per_step)
                 check_tokenizer(opened, self.tokenizer)
-                self.passes.append(
-                    Pass(
-                        set_name=set_name,
-                        dataset=name,
-                        opened=opened,
-                        options=options,
-                        num_steps=self.num_steps,
-                    )
+                num_passes += 1
+                yield Pass(
+                    set_name=set_name,
+                    dataset=name,
+                    opened=opened,
+                    options=options,
+                    num_steps=self.num_steps,
                 )
-        if not self.passes:
+        if not num_passes:
             raise ValueError(
-                "validation has nothing to validate on; name recipes in --validator.dataloader.recipes, or hold "
-                "documents out in the training recipe: holdout = { documents = 2000, seed = 0 }"
+                "validation has no set; name recipes in --validator.dataloader.recipes, or hold documents "
+                "out in the training recipe: holdout = { documents = 2000, seed = 0 }"
             )
-        self.config = replace(self.config, steps=-1)
 
     def _recipes(self, loader: Loader) -> Iterator[tuple[str, Recipe]]:
         recipe = loader.opened.recipe
