@@ -5,22 +5,27 @@ PYTHON ?= python3
 PIP_ARGS ?=
 ARGS ?=
 
-# Members of the workspace that are installed and checked; others need what only some machines have.
+# Members of the workspace: those that every target installs, and those with a trainer behind them.
 MEMBERS := curriculum plugins/example
-TYPED := zephon curriculum/zephon_curriculum plugins/example/zephon_example
-TESTS := $(wildcard tests curriculum/tests $(MEMBERS:%=%/tests))
-SETUP := pyproject.toml $(MEMBERS:%=%/pyproject.toml) constraints.txt
+TRAINERS := plugins/torchtitan
+TYPED := zephon curriculum/zephon_curriculum plugins/example/zephon_example \
+         plugins/torchtitan/zephon_torchtitan plugins/torchtitan/example
+TESTS := $(wildcard tests curriculum/tests $(MEMBERS:%=%/tests) $(TRAINERS:%=%/tests))
+SETUP := pyproject.toml $(MEMBERS:%=%/pyproject.toml) $(TRAINERS:%=%/pyproject.toml) constraints.txt
 
 BIN := .venv/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: help demo check test bench clean
+.PHONY: help demo demo-titan check test test-full bench experiment clean
 
 help:
 	@echo "make demo    a tour that needs no network"
+	@echo "make demo-titan   TorchTitan on this machine's CPUs: 1, 2 and 4 processes, a resume, the stock loader"
 	@echo "make check   formatting, lint, types"
-	@echo "make test    all tests; ARGS=... goes to pytest"
+	@echo "make test    the tests; ARGS=... goes to pytest"
+	@echo "make test-full   these and the whole matrix of trainers"
 	@echo "make bench   the measurements; ARGS=... goes to benchmarks/bench.py"
+	@echo "make experiment   the held-out loss on 1 to 8 processes, stock loader and ours; about half an hour"
 	@echo "make clean   removes .venv and what the tools have left"
 
 demo: .venv/.demo
@@ -33,6 +38,15 @@ check: .venv/.check
 
 test: .venv/.test
 	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+
+test-full: .venv/.test
+	@$(BIN)/python -m pytest $(TESTS) -m "" $(ARGS)
+
+demo-titan: .venv/.titan
+	@$(BIN)/python plugins/torchtitan/experiment/compare.py $(ARGS)
+
+experiment: .venv/.titan
+	@$(BIN)/python plugins/torchtitan/experiment/elastic.py $(ARGS)
 
 bench: .venv/.demo
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
@@ -54,6 +68,10 @@ $(BIN)/python:
 	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
-.venv/.test: .venv/.demo
+.venv/.titan: .venv/.demo
+	@$(INSTALL) $(TRAINERS:%=-e ./%)
+	@touch $@
+
+.venv/.test: .venv/.titan
 	@$(INSTALL) -e '.[test,torch]'
 	@touch $@

@@ -21,10 +21,9 @@ from zephon import lock
 from zephon.batch import Batch, RowDigest, digest, step_digest
 from zephon.dataset import Dataset
 from zephon.loader import Loader
-from zephon.opened import Opened, make_order
+from zephon.opened import Opened, make_order, open_dataset
 from zephon.options import LoaderOptions
 from zephon.packing import Carrying, Packing
-from zephon.readers import open_reader
 from zephon.recipe import DEFAULT_FLUSH_EVERY, Recipe
 from zephon.schedule import Constant, Schedule
 from zephon.tokenizer import Tokenize, TokenizerReport
@@ -148,7 +147,7 @@ def faulty(
     )
 
 
-def open_small(recipe: Recipe, cache: Path | None = None) -> Opened:
+def open_small(recipe: Recipe, cache: Path | None = None, earlier: Mapping[str, Any] | None = None) -> Opened:
     """Returns what `open_recipe` does, with `Letters` for its tokenizer: in milliseconds, not a second."""
     encoder = Letters(bool(recipe.tokenize.bos), bool(recipe.tokenize.eos))
     report = TokenizerReport(
@@ -165,10 +164,11 @@ def open_small(recipe: Recipe, cache: Path | None = None) -> Opened:
     if flush_every is None and not isinstance(packer.make(), Carrying):
         flush_every = DEFAULT_FLUSH_EVERY
     folder = cache or recipe.base / ".cache"
-    readers = tuple(
-        open_reader(dataset, base=recipe.base, cache=folder, spool_bytes=1 << 30)
+    opened = [
+        open_dataset(recipe, dataset, cache=folder, spool_bytes=1 << 30, lock=earlier)
         for dataset in recipe.datasets
-    )
+    ]
+    readers, held_out = tuple(reader for reader, _ in opened), tuple(documents for _, documents in opened)
     orders = (make_order(recipe, d, r) for d, r in zip(recipe.datasets, readers, strict=True))
     return Opened(
         recipe=recipe,
@@ -179,7 +179,8 @@ def open_small(recipe: Recipe, cache: Path | None = None) -> Opened:
         table=recipe.compile_schedule(),
         packer=packer,
         flush_every=flush_every,
-        lock=lock.make_lock(recipe, readers, report),
+        lock=lock.make_lock(recipe, readers, report, held_out),
+        held_out=held_out,
     )
 
 

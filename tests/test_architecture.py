@@ -37,7 +37,7 @@ MAY_CATCH_ALL = (
     "zephon/prepare.py",
     "zephon/plugins.py",
     "zephon/cli/__init__.py",
-    "zephon/loader.py",
+    "zephon/ahead.py",
     "zephon/feed.py",
 )
 """Boundaries, where what failed is handed to whom it concerns."""
@@ -49,6 +49,7 @@ MAY_ACT_ON_IMPORT = (
     "zephon/__main__.py",
     "zephon/cli/__main__.py",
     "zephon/demo/__main__.py",
+    "plugins/torchtitan/zephon_torchtitan/cpu.py",
     "zephon/__init__.py",
 )
 """A program's start; the package, which refuses to work beside its namesake."""
@@ -239,12 +240,11 @@ def exported(text: str) -> tuple[str, ...]:
 
 
 def shipped() -> list[str]:
-    folders = [
-        "zephon",
-        "curriculum/zephon_curriculum",
-        *(f"plugins/{p.name}" for p in ROOT.glob("plugins/*")),
-    ]
-    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    """Returns the modules that users install or copy."""
+    members = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("plugins/*/zephon_*"))]
+    copied = ["plugins/example", "plugins/torchtitan/example"]
+    folders = ["zephon", "curriculum/zephon_curriculum", *members, *copied]
+    found = {path for folder in folders for path in (ROOT / folder).rglob("*.py")}
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 

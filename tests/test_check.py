@@ -238,3 +238,51 @@ def test_samples_are_spread_and_do_not_repeat(tmp_path: Path) -> None:
 )
 def test_sizes_are_written_for_people(num_bytes: int, text: str) -> None:
     assert format_bytes(num_bytes) == text
+
+
+# Data that end, and held-out documents ----------------------------------------------------------------------
+
+
+def finite_recipe(letters: str, mode: str, epochs: int = 1, **fields: object) -> Recipe:
+    web = Dataset.from_documents("web", ["abcde"] * 40, max_epochs=epochs)
+    code = Dataset.from_documents("code", ["abcdefghi"] * 100)
+    weights = Constant({"web": 3, "code": 1})
+    return make_recipe(
+        datasets=(web, code), schedule=weights, tokenizer=letters, when_exhausted=mode, **fields
+    )
+
+
+def test_a_run_that_ends_before_its_total_steps_is_a_warning(letters: str, tmp_path: Path) -> None:
+    def warnings(mode: str, **fields: object) -> dict[str, str]:
+        return named(run(finite_recipe(letters, mode, lanes=2, **fields), tmp_path), WARNING)
+
+    ends = "max_epochs = 1 ends it after about 5 steps"
+    assert warnings("stop", total_steps=6) == {
+        "dataset web": f"{ends}, and with it the run, before total_steps = 6"
+    }
+    for fields in ({"total_steps": 5}, {"epochs": 2, "total_steps": 6}):
+        assert warnings("stop", **fields) == {}
+    assert warnings("redistribute", total_steps=6) == {}
+    report = run(finite_recipe(letters, "redistribute", total_steps=6), tmp_path)
+    assert ends in named(report, "ok")["dataset web"]
+
+
+def test_lanes_without_documents_are_warned_of(letters: str, tmp_path: Path) -> None:
+    def warning(mode: str) -> str:
+        recipe = finite_recipe(letters, mode, lanes=64, global_batch_size=64)
+        return named(run(recipe, tmp_path), WARNING)["dataset web"]
+
+    assert warning("pad") == "40 documents for 64 lanes: 24 lanes have none of it"
+    assert warning("stop").endswith("of it, and the run ends when such a lane is to draw from it")
+
+
+def test_what_is_held_out_is_said(letters: str, tmp_path: Path) -> None:
+    for part in Dataset.from_documents("web", ["abcde"] * 40).holdout(documents=8, seed=2):
+        report = run(make_recipe(datasets=(part,), tokenizer=letters, total_steps=1), tmp_path)
+        assert report.ok
+        said = named(report, "ok")["dataset web"]
+        assert said.startswith("8 of 40 documents are held out (seed 2); this is the part ")
+        assert report.datasets[0].num_documents == (8 if "'valid'" in said else 40)
+    too_many = Dataset.from_documents("web", ["abcde"] * 40).holdout(documents=21)[0]
+    report = run(make_recipe(datasets=(too_many,), tokenizer=letters), tmp_path)
+    assert "too many documents to hold out" in named(report, ERROR)["dataset web"]

@@ -627,3 +627,41 @@ def test_progress_comes_late_and_not_without_a_terminal(capsys: pytest.CaptureFi
             for done in range(3):
                 progress("steps", done, 3)
     assert capsys.readouterr() == ("", "")
+
+
+# Data that end ----------------------------------------------------------------------------------------------
+
+ENDS = ("--set", "datasets.web.max_epochs=1", "--set", "datasets.code.max_epochs=1")
+
+
+@pytest.mark.parametrize("mode", ["stop", "redistribute", "pad"])
+def test_hash_prints_the_steps_there_are_whatever_the_size(zephon: Any, mode: str) -> None:
+    ends = (*ENDS, "--set", f"when_exhausted={mode}")
+    one = zephon("hash", "recipe.toml", *ends, "--steps", "1000")
+    num_steps = len(one.out.splitlines())
+    assert one.code == 0
+    assert one.err == f"the data end: {num_steps} of the 1000 steps asked for are there\n"
+    assert num_steps > 0
+    for dp in ("2", "4"):
+        assert zephon("hash", "recipe.toml", *ends, "--steps", "1000", "--dp", dp) == one
+    some = zephon("hash", "recipe.toml", *ends, "--steps", f"1:{num_steps}", "--dp", "2")
+    assert (some.code, some.err) == (0, "")
+    assert some.out.splitlines() == one.out.splitlines()[1:]
+    past = zephon("hash", "recipe.toml", *ends, "--steps", "900:1000", "--dp", "2")
+    assert (past.code, past.out) == (0, "")
+
+
+def test_the_commands_take_a_recipe_that_ends(zephon: Any) -> None:
+    ends = (*ENDS, "--set", "when_exhausted=pad")
+    num_steps = len(zephon("hash", "recipe.toml", *ends, "--steps", "1000").out.splitlines())
+    last = zephon("show", "recipe.toml", *ends, "--step", str(num_steps - 1), "--json").json()
+    assert len(last["rows"]) == 8
+    assert any(row["padding_tokens"] for row in last["rows"])
+    lane = zephon("show", "recipe.toml", *ends, "--step", str(num_steps - 1), "--lane", "2", "--json").json()
+    assert lane["rows"] == [row for row in last["rows"] if row["lane"] == 2]
+    after = zephon("show", "recipe.toml", *ends, "--step", str(num_steps))
+    assert after.code == Exit.RECIPE
+    assert f"the data end at {num_steps}" in after.err
+    found = zephon("bench", "recipe.toml", *ends, "--seconds", "60", "--executor", "inline", "--json").json()
+    assert found["steps"] == num_steps - 1
+    assert zephon("check", "recipe.toml", *ends, "--dp", "1,2").code == 0

@@ -261,3 +261,32 @@ def test_the_table_of_a_recipe_takes_no_fields() -> None:
     assert MixtureWorkSource.from_config({}, context) == MixtureWorkSource([], {"web": 1})
     with pytest.raises(ValueError, match="work_source mixture: unknown field 'by'; it takes none"):
         MixtureWorkSource.from_config({"by": "tokens"}, context)
+
+
+@given(
+    weights=st.lists(st.integers(0, 5), min_size=2, max_size=6).filter(any),
+    gone=st.frozensets(st.integers(0, 5)),
+    lane=st.integers(0, 63),
+)
+def test_what_is_gone_from_the_start_gets_no_first_credit(
+    weights: list[int], gone: frozenset[int], lane: int
+) -> None:
+    names = tuple(f"d{i}" for i in range(len(weights)))
+    given = dict(zip(names, weights, strict=True))
+    table = compile_schedule(
+        Constant(given), ScheduleContext(names=names, total_steps=None, tokens_per_step=1)
+    )
+    made = Ledger.empty(lane, len(weights))
+    begin_step(made, table, 0, 64, SEQ_LEN, gone)
+    assert sum(made.credits) == 0
+    assert all(made.credits[i] == made.shares[i] == 0 for i in range(len(weights)) if i in gone)
+    left = {name: 0 if i in gone else weight for i, (name, weight) in enumerate(given.items())}
+    if any(left.values()):
+        alone = compile_schedule(
+            Constant(left), ScheduleContext(names=names, total_steps=None, tokens_per_step=1)
+        )
+        other = Ledger.empty(lane, len(weights))
+        begin_step(other, alone, 0, 64, SEQ_LEN)
+        assert sum(abs(a - b) for a, b in zip(made.shares, other.shares, strict=True)) <= 2 * len(weights)
+    else:
+        assert not any(made.shares)

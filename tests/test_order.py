@@ -241,3 +241,51 @@ def test_an_order_travels_to_worker_processes() -> None:
     order = make([300] * 40, 4)
     before = located(order, 2, 100, 500)
     assert located(pickle.loads(pickle.dumps(order)), 2, 100, 500) == before
+
+
+# Ends and file order ----------------------------------------------------------------------------------------
+
+
+@given(
+    documents=st.lists(st.integers(1, 9), min_size=1, max_size=9),
+    lanes=st.sampled_from([1, 2, 3, 8]),
+    epochs=st.integers(1, 3),
+    identity=st.booleans(),
+)
+def test_the_lanes_end_when_every_document_has_come_so_often(
+    documents: list[int], lanes: int, epochs: int, identity: bool
+) -> None:
+    counts = np.array(documents)
+    order = Order(
+        seed=1, name="x", num_lanes=lanes, num_documents=counts, num_bytes=counts,
+        order="identity" if identity else "shuffled", max_epochs=epochs,
+    )  # fmt: skip
+    came: list[tuple[int, int]] = []
+    for lane in range(lanes):
+        if count := order.end(lane):
+            found = order.locate(lane, 0, count)
+            came += zip(found.chunk.tolist(), found.record.tolist(), strict=True)
+    every = [(chunk, record) for chunk, count in enumerate(documents) for record in range(count)]
+    assert sorted(came) == sorted(every * epochs)
+    assert max(order.end(0) - order.end(lane) for lane in range(lanes)) <= 1
+
+
+def test_an_end_counts_the_documents_of_the_lanes_group() -> None:
+    counts = np.full(64, 1000)
+    order = Order(seed=1, name="x", num_lanes=4, num_documents=counts, num_bytes=counts, max_epochs=2)
+    assert order.num_groups == 4
+    assert [order.end(lane) for lane in range(4)] == [2 * order.group(lane)[1] for lane in range(4)]
+    endless = Order(seed=1, name="x", num_lanes=4, num_documents=counts, num_bytes=counts)
+    assert endless.end(3) == order_module.ENDLESS
+
+
+def test_the_order_of_the_files_is_dealt_to_the_lanes_in_turn() -> None:
+    counts = np.array([2, 5, 1])
+    every = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0)]
+    order = Order(seed=9, name="x", num_lanes=3, num_documents=counts, num_bytes=counts, order="identity")
+    for lane in range(3):
+        found = order.locate_at(lane, np.array([0, 1, 2, 7, 1000]))
+        pairs = list(zip(found.chunk.tolist(), found.record.tolist(), strict=True))
+        assert pairs == [every[(i * 3 + lane) % 8] for i in (0, 1, 2, 7, 1000)]
+    assert pickle.loads(pickle.dumps(order)).locate(1, 0, 3).record.tolist() == [1, 2, 0]
+    assert order.group(2) == (range(3), 8)

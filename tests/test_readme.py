@@ -160,6 +160,13 @@ def test_hash_is_the_same_whatever_the_number_of_ranks(home: Path) -> None:
     assert found[0] == found[1]
 
 
+def test_verify(home: Path) -> None:
+    verified = run(home, "sh", "-c", commands()["verify"])
+    assert verified.startswith(
+        f"equal: {LOGGED_STEPS * FULL.global_batch_size} rows of {LOGGED_STEPS} steps "
+    )
+
+
 def test_show(home: Path) -> None:
     shown = run(home, "sh", "-c", commands()["show"])
     assert "step 4 (a trainer that counts from 1 logs it as 5)" in shown
@@ -178,7 +185,13 @@ def test_settings_and_trainer_steps_are_options() -> None:
         for name, command in group.commands.items()  # type: ignore[attr-defined]
     }
     assert {name for name in options if "--json" not in options[name]} == {"demo"}
-    assert {name for name in options if "--set" in options[name]} == {"check", "hash", "show", "bench"}
+    assert {name for name in options if "--set" in options[name]} == {
+        "check",
+        "hash",
+        "verify",
+        "show",
+        "bench",
+    }
     assert "--trainer-step" in options["show"]
     assert "--trainer-steps" in options["hash"]
 
@@ -236,7 +249,7 @@ def test_the_reference_has_every_field_and_keyword_with_its_default() -> None:
     rows = {
         head: re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|", parts[head], re.MULTILINE) for head in heads
     }
-    known = (TOP[:5], TOKENIZE, PACKING, DATASET, tuple(LoaderOptions.__dataclass_fields__))
+    known = (TOP[:6], TOKENIZE, PACKING, DATASET, tuple(LoaderOptions.__dataclass_fields__))
     for head, names in zip(heads, known, strict=True):
         assert set(names) <= {name for name, _ in rows[head]}, head
     said = dict(rows["Keywords of the loader"])

@@ -41,6 +41,7 @@ def test_defaults() -> None:
         ({"lanes": 8}, "got 8 lanes for 4 rows; nearest: 1, 2, 4 lanes"),
         ({"total_steps": 0}, "`total_steps` must be a whole number >= 1, got 0"),
         ({"flush_every": 0}, "`flush_every` must be a whole number >= 1, got 0"),
+        ({"when_exhausted": "end"}, "`when_exhausted` must be one of .*, got 'end'"),
         ({"datasets": ()}, "`datasets` must have at least one dataset, got none"),
         (
             {"datasets": (Dataset.from_documents("a", ["x"]), Dataset.from_documents("a", ["y"]))},
@@ -219,3 +220,52 @@ def test_a_recipe_is_a_value() -> None:
         BASE.seed = 3  # type: ignore[misc]
     assert isinstance(BASE, Recipe)
     assert Tokenize(tokenizer="letters", eos="</s>") == BASE.tokenize
+
+
+# Data that end ----------------------------------------------------------------------------------------------
+
+
+def test_what_ends_is_in_the_fingerprint_only_where_it_is_said() -> None:
+    plain = make_recipe()
+    assert replace(plain, when_exhausted="pad").fingerprint() == plain.fingerprint()
+    assert not plain.is_finite
+    web, code = plain.datasets
+    finite = replace(plain, datasets=(replace(web, max_epochs=2), code))
+    assert finite.is_finite
+    assert plain.diff(finite) == [
+        ("datasets.web.max_epochs", None, 2),
+        ("when_exhausted", None, "stop"),
+    ]
+    assert finite.diff(replace(finite, when_exhausted="pad")) == [("when_exhausted", "stop", "pad")]
+    ordered = replace(plain, datasets=(web, replace(code, order="identity")))
+    assert plain.diff(ordered) == [("datasets.code.order", None, "identity")]
+
+
+def test_an_evaluation_reads_every_document_once_in_file_order() -> None:
+    recipe = make_recipe(kind="best_fit", lanes=2, seed=7, total_steps=9, global_batch_size=4)
+    found = recipe.evaluation()
+    assert [(d.name, d.order, d.max_epochs) for d in found.datasets] == [
+        ("web", "identity", 1),
+        ("code", "identity", 1),
+    ]
+    assert (found.when_exhausted, found.total_steps) == ("pad", None)
+    assert found.compile_schedule().shares == ((1 << 19, 1 << 19),)
+    same = ("tokenize", "packing", "lanes", "global_batch_size", "seed", "base", "flush_every")
+    assert all(getattr(found, name) == getattr(recipe, name) for name in same)
+    assert recipe.evaluation("code").names == ("code",)
+    with pytest.raises(ValueError, match="no dataset is named 'books'; the datasets are web, code"):
+        recipe.evaluation("books")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"order": "sorted"}, "dataset 'web': `order` must be one of .*, got 'sorted'"),
+        ({"max_epochs": 0}, "dataset 'web': `max_epochs` must be a whole number >= 1, got 0"),
+        ({"max_epochs": 1.0}, "got 1.0"),
+        ({"max_epochs": True}, "got True"),
+    ],
+)
+def test_wrong_fields_of_a_dataset_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Dataset.from_documents("web", ["x"], **fields)

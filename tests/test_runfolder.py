@@ -19,14 +19,22 @@ from tests.helpers import (
     union,
     write_tokenizer,
 )
+from zephon import runfolder
 from zephon.batch import step_digest
 from zephon.dataset import Dataset
 from zephon.errors import ZephonError
 from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
-from zephon.recipe import Recipe
-from zephon.runfolder import log_files, read_batches, read_lines, write_atomically
+from zephon.recipe import Recipe, hash_json
+from zephon.runfolder import (
+    log_files,
+    read_batches,
+    read_lines,
+    read_log_files,
+    read_table,
+    write_atomically,
+)
 from zephon.schedule import ScheduleTable, Stages
 
 
@@ -64,7 +72,8 @@ def test_a_line_for_each_batch_after_one_for_the_attempt(tmp_path: Path) -> None
         batches = take_steps(ranks, 2)
     path = tmp_path / "batches" / "rank_00001_00000.jsonl"
     head = json.loads(path.read_text().splitlines()[0])
-    assert head == {"attempt": 0, "rank": 1, "dp_world_size": 2, "lanes": [2, 4]}
+    hashes = {"schedule": opened.table.hash(), "lock": hash_json(opened.lock)}
+    assert head == {"attempt": 0, "rank": 1, "dp_world_size": 2, "lanes": [2, 4], **hashes}
     lines = list(read_lines(path))
     assert [line["step"] for line in lines] == [0, 1]
     for line, (_, batch) in zip(lines, batches, strict=True):
@@ -161,6 +170,40 @@ def test_an_attempt_after_one_that_only_some_ranks_logged(tmp_path: Path, cut: i
     log.write_text(text[: max(0, len(text) - cut)])
     found, _ = run(opened, tmp_path, 3, 2)
     assert logged(tmp_path) == found == digests(opened, 3)
+
+
+def test_of_many_logs_the_heads_of_the_newest_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank reads the heads of logs that may be newer than its own last one, and of no others."""
+    opened, state = open_small(make_recipe()), None
+    for world in (4, 4, 2):
+        _, state = run(opened, tmp_path, 1, world, state)
+    read: list[str] = []
+    head = runfolder._read_head
+    monkeypatch.setattr(runfolder, "_read_head", lambda path: read.append(path.name) or head(path))  # type: ignore[func-returns-value]
+    run(opened, tmp_path, 1, 4, state)
+    assert read == [f"rank_{rank:05d}_00003.jsonl" for rank in (0, 1, 0, 2, 1, 0)]
+    names = [path.name for path in log_files(tmp_path / "batches")]
+    assert names[-4:] == [f"rank_{rank:05d}_00003.jsonl" for rank in range(4)]
+
+
+def test_a_log_says_who_wrote_it_and_where_it_begins(tmp_path: Path) -> None:
+    opened = open_small(make_recipe())
+    _, state = run(opened, tmp_path, 3, 4)
+    run(opened, tmp_path, 1, 2, state)
+    (tmp_path / "batches" / "rank_00000_00000.jsonl").write_text('{"attempt": 0')
+    files = read_log_files(tmp_path)
+    assert [file.label for file in files] == [
+        *(f"attempt 0, rank {rank} of 4" for rank in (1, 2, 3)),
+        *(f"attempt 1, rank {rank} of 2" for rank in (0, 1)),
+    ]
+    last = files[-1]
+    assert (last.first_step, last.first_row, last.first_lane, last.micro_batch_size) == (3, 3, 2, 2)
+    assert last.ranks.lanes == range(2, 4)
+    assert last.lock == hash_json(opened.lock)
+    assert read_table(tmp_path, last.schedule) == opened.table
+    assert read_table(tmp_path, "0" * 64) is None
 
 
 def test_the_lock_and_the_schedule_lie_beside(tmp_path: Path) -> None:

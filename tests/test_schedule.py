@@ -26,6 +26,7 @@ from zephon.schedule import (
     check_weights,
     compile_schedule,
     shares_of,
+    shares_without,
 )
 
 CONTEXT = ScheduleContext(names=("web", "code"), total_steps=10, tokens_per_step=64)
@@ -316,3 +317,26 @@ def test_a_schedule_is_a_role() -> None:
 @pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64])
 def test_whole_numbers_of_numpy_do_not_overflow(kind: type) -> None:
     assert shares_of({"a": kind(100), "b": kind(50)}, ("a", "b"), "here") == (699051, 349525)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any), st.data())
+def test_shares_of_what_is_gone_go_to_the_others_in_proportion(
+    weights: list[int], data: st.DataObject
+) -> None:
+    names = [f"d{i}" for i in range(len(weights))]
+    shares = shares_of(dict(zip(names, weights, strict=True)), names, "here")
+    gone = data.draw(st.frozensets(st.sampled_from(range(len(weights)))))
+    found = shares_without(shares, gone)
+    left = [0 if i in gone else share for i, share in enumerate(shares)]
+    assert sum(found) == (PARTS if any(left) else 0)
+    for share, one in zip(left, found, strict=True):
+        assert bool(share) == bool(one)
+        assert abs(one - (share * PARTS / sum(left) if any(left) else 0)) < 1
+    assert found == shares_of(dict(zip(names, left, strict=True)), names, "here") if any(left) else True
+
+
+def test_the_rest_of_a_rounding_goes_to_the_dataset_named_first() -> None:
+    shares = (1, 1, 1, PARTS - 3)
+    assert shares_without(shares, frozenset([3])) == (349526, 349525, 349525, 0)
+    assert shares_without(shares, frozenset([0, 1, 2, 3])) == (0, 0, 0, 0)
+    assert shares_without(shares, frozenset()) == shares

@@ -210,7 +210,7 @@ def test_a_plugin_that_changed_is_refused_and_may_be_accepted() -> None:
 def test_what_is_named_by_none_of_the_allowances_is_an_error() -> None:
     state = state_after(small(), 2)
     for unknown in (["seed"], ["data", "everything"], "data"):
-        with pytest.raises(ValueError, match="`allow` takes data, tokenizer, plugins, schedule"):
+        with pytest.raises(ValueError, match="`allow` takes data, held_out, tokenizer, plugins, schedule"):
             restore(small(), state, allow=unknown)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import digests, make_recipe, open_small, write_tokenizer
-from zephon.dataset import Dataset
+from zephon.dataset import Dataset, HeldOut
 from zephon.errors import CheckError
 from zephon.opened import open_recipe
 from zephon.packing import Packing
@@ -361,3 +361,49 @@ def test_a_file_s_run_is_the_python_form_s(tmp_path: Path) -> None:
     opened = open_recipe(Recipe.from_toml(path), cache=tmp_path / "cache")
     assert digests(opened, 12) == digests(open_small(memory), 12)
     opened.close()
+
+
+# Data that end, and held-out documents ----------------------------------------------------------------------
+
+
+def test_ends_and_holdouts_read_back() -> None:
+    web = Dataset.from_path("web", "data/web", order="identity", max_epochs=2)
+    train, valid = web.holdout(documents=20, seed=3)
+    for dataset in (web, train, valid, replace(web, max_epochs=None).holdout(documents=5)[0]):
+        recipe = make_recipe(datasets=(dataset,), when_exhausted="redistribute")
+        again = recipe_from_table(tomllib.loads(write_recipe(recipe)), Path())
+        assert again.datasets == (dataset,)
+        assert again.when_exhausted == "redistribute"
+        assert again.fingerprint() == recipe.fingerprint()
+    text = write_recipe(make_recipe(datasets=(train,)))
+    assert "when_exhausted" not in text
+    assert "holdout = { documents = 20, seed = 3 }" in text
+    assert 'order = "identity"\nmax_epochs = 2' in text
+
+
+def test_ends_and_holdouts_may_be_set(plain: Path) -> None:
+    settings = {
+        "datasets.web.max_epochs": 1,
+        "datasets.web.holdout.documents": 3,
+        "datasets.web.holdout.part": "valid",
+        "when_exhausted": "pad",
+    }
+    recipe = read_recipe(plain, settings)
+    assert (recipe.when_exhausted, recipe.datasets[0].max_epochs) == ("pad", 1)
+    assert recipe.datasets[0].held_out == HeldOut(documents=3, part="valid")
+
+
+@pytest.mark.parametrize(
+    ("holdout", "message"),
+    [
+        ({"document": 3}, "dataset 'web', holdout: unknown field 'document'; did you mean 'documents'?"),
+        ({"seed": 3}, "dataset 'web': `holdout` must say how many `documents`"),
+        ({"documents": 0}, "holdout: `documents` must be a whole number >= 1, got 0"),
+        ({"documents": 1, "seed": -1}, "holdout: `seed` must be a whole number >= 0, got -1"),
+        ({"documents": 1, "part": "test"}, "holdout: `part` must be one of .*, got 'test'"),
+        (3, "`holdout` must be a table"),
+    ],
+)
+def test_a_wrong_holdout_is_refused(plain: Path, holdout: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_recipe(plain, {"datasets.web.holdout": holdout})

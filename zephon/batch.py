@@ -90,9 +90,9 @@ class Batch:
     @property
     def pieces(self) -> Pieces:
         """Returns the pieces of all rows, made when asked for."""
-        counts = [len(run.lengths) for run in self.drawn]
-        offset = np.zeros(sum(counts), dtype=np.int64)
-        offset[np.cumsum(counts, dtype=np.int64) - counts] = [run.skip for run in self.drawn]
+        counts = np.array([len(run.lengths) for run in self.drawn], dtype=np.int64)
+        offset = np.zeros(int(counts.sum()), dtype=np.int64)
+        offset[np.cumsum(counts) - counts] = [run.skip for run in self.drawn]
         return Pieces(
             row=np.repeat(np.array([run.row for run in self.drawn], dtype=np.int64), counts),
             dataset=np.repeat(np.array([run.dataset for run in self.drawn], dtype=np.int64), counts),

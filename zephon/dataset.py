@@ -7,10 +7,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ON_ERROR = ("raise", "skip")
+SHUFFLED, IDENTITY = "shuffled", "identity"
+ORDERS = (SHUFFLED, IDENTITY)
+STOP, REDISTRIBUTE, PAD = "stop", "redistribute", "pad"
+WHEN_EXHAUSTED = (STOP, REDISTRIBUTE, PAD)
+"""What a lane may do when a dataset has no more documents for it; see `Recipe.when_exhausted`."""
+TRAIN, VALID = "train", "valid"
+PARTS = (TRAIN, VALID)
 DEFAULT_MAX_BAD = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Documents that one part of a dataset leaves out and the other part is; see `Dataset.holdout`."""
+
+    documents: int
+    """How many are held out."""
+    seed: int = 0
+    """Another seed holds out others."""
+    part: str = TRAIN
+    """`train`: all but these; `valid`: only these."""
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("documents", self.documents, 1), ("seed", self.seed, 0)):
+            if type(value) is not int or value < least:
+                raise ValueError(f"holdout: `{name}` must be a whole number >= {least}, got {value!r}")
+        if self.part not in PARTS:
+            raise ValueError(f"holdout: `part` must be one of {PARTS}, got {self.part!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +56,12 @@ class Dataset:
     """With `skip`: records that one lane may skip before the run stops."""
     documents: tuple[str, ...] | None = None
     """The texts themselves, for a dataset in memory."""
+    order: str = SHUFFLED
+    """`shuffled`, or `identity`: in file order, dealt to the lanes in turn, the same in each epoch."""
+    max_epochs: int | None = None
+    """How often each document is read before the dataset ends; None: for ever."""
+    held_out: HeldOut | None = None
+    """Which part of a split this is; None: the whole dataset."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip() or self.name != self.name.strip():
@@ -43,6 +75,12 @@ class Dataset:
         if type(self.max_bad) is not int or self.max_bad < 0:
             raise ValueError(
                 f"dataset {self.name!r}: `max_bad` must be a whole number >= 0, got {self.max_bad!r}"
+            )
+        if self.order not in ORDERS:
+            raise ValueError(f"dataset {self.name!r}: `order` must be one of {ORDERS}, got {self.order!r}")
+        if self.max_epochs is not None and (type(self.max_epochs) is not int or self.max_epochs < 1):
+            raise ValueError(
+                f"dataset {self.name!r}: `max_epochs` must be a whole number >= 1, got {self.max_epochs!r}"
             )
         if not isinstance(self.text, str) or not self.text:
             raise ValueError(f"dataset {self.name!r}: `text` must name a field, got {self.text!r}")
@@ -61,6 +99,8 @@ class Dataset:
         kind: str = "",
         on_error: str = "raise",
         max_bad: int = DEFAULT_MAX_BAD,
+        order: str = SHUFFLED,
+        max_epochs: int | None = None,
     ) -> Dataset:
         """Returns the dataset of a file, a folder, a glob or a list of these.
 
@@ -74,11 +114,38 @@ class Dataset:
             raise ValueError(
                 f"dataset {name!r}: `path` must be a path or a non-empty list of paths, got {path!r}"
             )
-        return cls(name=name, paths=paths, kind=kind, text=text, on_error=on_error, max_bad=max_bad)
+        return cls(
+            name=name,
+            paths=paths,
+            kind=kind,
+            text=text,
+            on_error=on_error,
+            max_bad=max_bad,
+            order=order,
+            max_epochs=max_epochs,
+        )
 
     @classmethod
-    def from_documents(cls, name: str, documents: Iterable[str]) -> Dataset:
+    def from_documents(
+        cls,
+        name: str,
+        documents: Iterable[str],
+        *,
+        order: str = SHUFFLED,
+        max_epochs: int | None = None,
+    ) -> Dataset:
         """Returns a dataset of texts held in memory; it cannot be written to a TOML recipe."""
         if isinstance(documents, str):
             raise ValueError(f"dataset {name!r}: `documents` must be a list of texts, got one text")
-        return cls(name=name, kind="memory", documents=tuple(documents))
+        return cls(name=name, kind="memory", documents=tuple(documents), order=order, max_epochs=max_epochs)
+
+    def holdout(self, *, documents: int, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Returns (train, valid), of this name: the dataset without `documents` documents, and only these.
+
+        Seed, name and the number of documents there are choose them, once: the lock of a run keeps the list,
+        and files added later do not move it.
+        """
+        if self.held_out is not None:
+            raise ValueError(f"dataset {self.name!r} is the {self.held_out.part} part of a holdout already")
+        train, valid = (HeldOut(documents=documents, seed=seed, part=part) for part in PARTS)
+        return replace(self, held_out=train), replace(self, held_out=valid)

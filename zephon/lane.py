@@ -7,22 +7,24 @@ collects the rows of all its lanes. All decisions are taken here, serially, so n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from zephon.dataset import PAD, STOP
 from zephon.errors import StateError, explain
 from zephon.feed import MIN_BLOCK_BYTES, Feed, Ticket
 from zephon.mixture import Ledger, WorkSource, begin_step
 from zephon.packing import Carrying, Packer
 from zephon.prepare import Block, Request
-from zephon.schedule import ScheduleTable
+from zephon.schedule import ScheduleTable, shares_without
 from zephon.stream import Counts, Cursor, Run, Stream, new_tuple
 
 OPEN_AHEAD = 8
 """Streams that a lane opens before their first draw, those of the largest shares."""
+_NONE: frozenset[int] = frozenset()
 
 
 class CarriedPiece(NamedTuple):
@@ -47,7 +49,8 @@ class LaneState(NamedTuple):
     """For each dataset, what its stream counted."""
     carry: tuple[CarriedPiece, ...] = ()
     replay_rows: int = 0
-    """Rows delivered since this state, to be made again and dropped; > 0 only for packers without carry."""
+    """Rows delivered since this state, to be made again and dropped; > 0 only for packers without carry and
+    for lanes that have ended and give padding."""
 
     @property
     def delivered_rows(self) -> int:
@@ -80,6 +83,9 @@ class LanePlan:
     make_stream: Callable[[int, int], Stream]
     """(dataset, lane) -> its stream."""
     feed: Feed
+    ends: Callable[[int], Sequence[int]] | None = None
+    """Lane -> its number of positions in each dataset; None where no dataset ends."""
+    when_exhausted: str = STOP
 
 
 class Lane:
@@ -97,32 +103,50 @@ class Lane:
         self._carried: tuple[CarriedPiece, ...] = ()
         self._carried_tickets: dict[int, Ticket] = {}
         self._queue: deque[list[Run]] = deque()
+        self._ends = () if plan.ends is None else plan.ends(lane)
+        self._exhausted = self._gone = _NONE
+        """The datasets that have ended here, and those of them of which others have the shares."""
+        self._take_out(dataset for dataset, end in enumerate(self._ends) if end == 0)
+        self._has_ended = False
         zeros = (0,) * num_datasets
         self._base = LaneState(0, zeros, zeros, zeros, (None,) * num_datasets, ((),) * num_datasets)
         self.initial_state = self._base
         """The state before the first row that this object makes."""
 
+    @property
+    def cursors(self) -> Sequence[Cursor | None]:
+        """Returns where the lane stands in each dataset; what it holds and has not given counts as read."""
+        return self._cursors
+
     def open_ahead(self, step: int) -> None:
         """Opens the streams that `step` is most likely to draw from first."""
+        if self._has_ended:
+            return
         shares = self.table.at(step)
         for dataset in sorted(range(len(shares)), key=lambda i: (-shares[i], i))[:OPEN_AHEAD]:
             if shares[dataset]:
                 self._stream(dataset).open()
 
-    def next_row(self) -> Row:
-        """Returns the next row; waits for workers where their block is not there yet."""
+    def next_row(self) -> Row | None:
+        """Returns the next row; waits for workers where their block is not there yet.
+
+        None where the lane has ended and gives no padding.
+        """
         if self._carried:
             self._feed_carry()
         while self.ledger.rows < self.initial_state.delivered_rows:
-            self._make_row()
+            if self._make_row() is None:
+                return None
         return self._make_row()
 
-    def _make_row(self) -> Row:
+    def _make_row(self) -> Row | None:
         ledger, plan = self.ledger, self._plan
+        if self._has_ended:
+            return self._end_row()
         step, row_of_step = divmod(ledger.rows, plan.rows_per_step)
         if row_of_step == 0:
             before = ledger.shares
-            begin_step(ledger, self.table, step, plan.num_lanes, plan.seq_len)
+            begin_step(ledger, self.table, step, plan.num_lanes, plan.seq_len, self._gone)
             if ledger.shares != before:
                 self._close_idle(self.table.at(step + 1))
         if self._queue:
@@ -131,7 +155,10 @@ class Lane:
             if not self._queue:
                 self._base = self._snapshot()
         else:
-            runs = self._draw_row()
+            drawn = self._draw_row()
+            if drawn is None:
+                return self._end_row()
+            runs = drawn
             ledger.rows += 1
             if plan.flush_every is not None and ledger.rows - self._base.rows >= plan.flush_every:
                 self._queue.extend(self._packer.flush())
@@ -139,23 +166,62 @@ class Lane:
                     self._base = self._snapshot()
         return Row(ledger.lane, ledger.rows - 1, runs, self._state())
 
-    def _draw_row(self) -> list[Run]:
+    def _end_row(self) -> Row | None:
+        """Returns the next row of a lane that has ended: what its packer held, then padding, if any.
+
+        Their states are the last one before the end and how many rows ago that was: from it a restore makes
+        them again.
+        """
+        ledger, is_padded = self.ledger, self._plan.when_exhausted == PAD
+        if not self._has_ended:
+            self._has_ended = True
+            self._queue.extend(self._packer.flush() if is_padded else ())
+        if not is_padded:
+            return None
+        ledger.rows += 1
+        runs = self._queue.popleft() if self._queue else []
+        return Row(ledger.lane, ledger.rows - 1, runs, self._state())
+
+    def _draw_row(self) -> list[Run] | None:
+        """Returns the runs of the next row; None where the lane ends before it is ready."""
         ledger, packer, choose = self.ledger, self._packer, self._plan.work_source.choose
+        ends, exhausted = self._ends, self._exhausted
         while (room := packer.room()) > 0:
             ledger.rest = room
+            if exhausted and not any(ledger.shares):
+                return None
             dataset, at_least = choose(ledger)
+            if exhausted and dataset in exhausted:
+                return None
             if packer.by_document or at_least < 1:
                 at_least = 1
             stream = self._streams[dataset] or self._stream(dataset)
             while at_least > 0 and room > 0:
                 run = stream.take(at_least, room)
+                if run is None:
+                    break
                 _, _, first, last, skip, _, _, num_tokens = run
                 ledger.charge(dataset, num_tokens, last - first - (skip > 0))
                 packer.add(run)
                 at_least -= num_tokens
                 room -= num_tokens
             self._cursors[dataset], self._counts[dataset] = stream.cursor, stream.counts
+            if ends and stream.cursor.position >= ends[dataset]:
+                exhausted = self._exhaust(dataset, stream)
         return packer.row()
+
+    def _exhaust(self, dataset: int, stream: Stream) -> frozenset[int]:
+        """Takes a dataset of which this lane has read every document out of the mix; returns all such."""
+        stream.close()
+        self._take_out([dataset])
+        if self._gone:
+            step = self.ledger.rows // self._plan.rows_per_step
+            self.ledger.shares = shares_without(self.table.at(step), self._gone)
+        return self._exhausted
+
+    def _take_out(self, datasets: Iterable[int]) -> None:
+        self._exhausted |= frozenset(datasets)
+        self._gone = _NONE if self._plan.when_exhausted == STOP else self._exhausted
 
     def _stream(self, dataset: int) -> Stream:
         stream = self._streams[dataset]
@@ -170,8 +236,9 @@ class Lane:
                 stream.close()
 
     def _state(self) -> LaneState:
-        if self._plan.flush_every is None:
-            return self._snapshot()
+        if self._plan.flush_every is None and not self._has_ended:
+            self._base = self._snapshot()
+            return self._base
         return self._base._replace(replay_rows=self.ledger.rows - self._base.rows)
 
     def _snapshot(self) -> LaneState:
@@ -194,10 +261,13 @@ class Lane:
         ledger = self.ledger
         ledger.rows, ledger.tokens, ledger.documents = state.rows, list(state.tokens), list(state.documents)
         ledger.credits = list(state.credits)
-        ledger.shares = self.table.at(state.rows // self._plan.rows_per_step)
         for dataset, cursor in enumerate(state.cursors):
             if cursor is not None:
                 self._stream(dataset).restore(cursor, dict(state.counts[dataset]))
+                if self._ends and cursor.position >= self._ends[dataset]:
+                    self._take_out([dataset])
+        shares = self.table.at(state.rows // self._plan.rows_per_step)
+        ledger.shares = shares_without(shares, self._gone)
         self._cursors, self._counts = list(state.cursors), list(state.counts)
         self.initial_state, self._base = state, state._replace(replay_rows=0)
         self._carried = state.carry

@@ -6,30 +6,39 @@ state is always that of what was delivered.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import queue
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from zephon import plugins
+from zephon.ahead import run_ahead
 from zephon.batch import Batch, BatchPlan, assemble
-from zephon.errors import StateError, ZephonError, explain
-from zephon.feed import CLOSE_S, Feed
+from zephon.ending import Ending, describe_end
+from zephon.errors import ZephonError, explain
+from zephon.feed import Feed
 from zephon.lane import Lane, LanePlan, LaneState, Row
 from zephon.opened import Opened, open_recipe
 from zephon.options import LoaderOptions
+from zephon.progress import RankProgress, measure
 from zephon.recipe import Recipe
-from zephon.runfolder import BatchLog, Ranks
+from zephon.replay import DeliveryLog, read_lock
 from zephon.schedule import ScheduleTable
-from zephon.state import Progress, check_shared, lane_key, read_lane, saved_steps, write_state
+from zephon.state import (
+    Progress,
+    check_shared,
+    check_together,
+    lane_key,
+    lanes_missing,
+    read_lane,
+    saved_steps,
+    write_state,
+)
 from zephon.stream import Stream
 
 _log = logging.getLogger("zephon")
@@ -44,7 +53,7 @@ class _Made:
 
 
 class Loader:
-    """Iterates over the batches of one rank, for ever; see `Batch`.
+    """Iterates over the batches of one rank, for ever or, with `max_epochs`, to the end; see `Batch`.
 
     Also a context manager: leaving it, or `close()`, ends its workers at once.
     """
@@ -67,15 +76,18 @@ class Loader:
         self._pid = os.getpid()
         self._lanes: dict[int, Lane] = {}
         self._delivered: dict[int, LaneState] = {}
-        self._source: Iterator[_Made] | None = None
+        self._source: Generator[_Made | bool, None, None] | None = None
+        self._ending = Ending(recipe.when_exhausted, options.any_rank) if recipe.is_finite else None
+        if self._ending is not None and options.dp_world_size > 1 and options.any_rank is None:
+            _log.warning("the data end, and without `any_rank` rank %d ends alone", options.dp_rank)
+        self._next: _Made | None = None
+        self._is_over = False
         self._delivered_step = 0
         self._coming: deque[tuple[int, ScheduleTable]] = deque()
         self._moved = threading.Condition()
         self._closed = False
         self._feed: Feed | None = None
-        folder = None if options.run_folder is None else Path(options.run_folder)
-        ranks = Ranks(dp_rank=options.dp_rank, dp_world_size=options.dp_world_size, lanes=self.lanes)
-        self._log = BatchLog.open(opened, folder, ranks)
+        self._log = DeliveryLog.open(opened, options, self.lanes)
         self._reset({})
 
     # Building ---------------------------------------------------------------------------------------------
@@ -101,12 +113,14 @@ class Loader:
             make_packer=opened.packer.make,
             make_stream=self._make_stream,
             feed=feed,
+            ends=self._ends if recipe.is_finite else None,
+            when_exhausted=recipe.when_exhausted,
         )
         self._lanes = {lane: Lane(plan, lane, len(recipe.datasets), self._table) for lane in self.lanes}
         for lane, state in states.items():
             self._lanes[lane].restore(state)
         self._delivered = {index: lane.initial_state for index, lane in self._lanes.items()}
-        self._delivered_step = self._num_steps()
+        self._delivered_step = self.num_steps
         self._batch_plan = BatchPlan(
             seq_len=recipe.packing.seq_len,
             datasets=recipe.names,
@@ -114,6 +128,9 @@ class Loader:
             pad_id=recipe.packing.pad_id,
             pin_memory=options.pin_memory,
         )
+
+    def _ends(self, lane: int) -> tuple[int, ...]:
+        return tuple(order.end(lane) for order in self.opened.orders)
 
     def _make_stream(self, dataset: int, lane: int) -> Stream:
         assert self._feed is not None
@@ -125,6 +142,7 @@ class Loader:
             described.name,
             group=self.opened.orders[dataset].group(lane),
             max_bad=described.max_bad,
+            end=self.opened.orders[dataset].end(lane),
         )
 
     # Delivering -------------------------------------------------------------------------------------------
@@ -132,35 +150,83 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         return self
 
-    def __next__(self) -> Batch:
+    def has_next(self) -> bool:
+        """Returns whether another batch will come; at once and always true where no dataset has `max_epochs`.
+
+        Else the first call of a step, this or `next()`, makes the rows of the step and asks all ranks; as
+        after a first batch, no state can be loaded after it.
+        """
+        if self._ending is None:
+            return True
+        if self._next is None and not self._is_over:
+            item = self._pull()
+            if isinstance(item, bool):
+                self._is_over = self._take_verdict(self._ending, item)
+                item = False if self._is_over else self._pull()
+            self._next = None if isinstance(item, bool) else item
+        return not self._is_over
+
+    def _take_verdict(self, ending: Ending, says: bool) -> bool:
+        """Returns whether the run ends before the step of which this rank says `says`."""
+        assert self._source is not None
+        try:
+            is_over = ending.is_over(says)
+        except BaseException:  # without a verdict no step begins
+            self._source.close()
+            raise
+        if is_over:
+            self._source.close()
+            live = {index: lane.cursors for index, lane in self._lanes.items()}
+            _log.info("%s", describe_end(self.opened, self._delivered, live, self.num_steps))
+        return is_over
+
+    def _pull(self) -> _Made | bool:
+        """Returns what comes next of this rank: a batch or, ahead of a step, what it says of it."""
         if self._closed:
             raise ZephonError("the loader is closed; make a new one to go on")
         if self._source is None:
             self._pid = os.getpid()
-            self._source = self._ahead() if self._prefetch else self._make()
+            self._source = run_ahead(self._steps, self._prefetch) if self._prefetch else self._steps()
         elif os.getpid() != self._pid:
             raise ZephonError("the loader was begun before a fork, which left its threads; make a new one")
         if self.options.updates is not None:  # what waits for steps to be delivered waits for an update
             with self._moved:
-                self._delivered_step = self._num_steps()
+                self._delivered_step = self.num_steps
                 self._moved.notify_all()
         try:
-            made = next(self._source)
+            return next(self._source)
         except StopIteration:
             raise ZephonError("the loader stopped at an earlier error; make a new one to go on") from None
+
+    def __next__(self) -> Batch:
+        if self._ending is not None and not self.has_next():
+            raise StopIteration
+        made, self._next = self._next or self._pull(), None
+        assert not isinstance(made, bool)
+        table = self._delivered_table
+        while self._coming and self._coming[0][0] <= made.batch.step:
+            table = self._coming.popleft()[1]
         if self._log is not None:
             try:
-                self._log.write(made.batch, self._attempt)
+                self._log.write(made.batch, self._attempt, table)
             except BaseException:  # the batch is not delivered, and none after it is
-                self._source.close()  # type: ignore[attr-defined]
+                assert self._source is not None
+                self._source.close()
                 raise
         for row in made.rows:
             self._delivered[row.lane] = row.state
-        while self._coming and self._coming[0][0] <= made.batch.step:
-            self._delivered_table = self._coming.popleft()[1]
+        self._delivered_table = table
         return made.batch
 
-    def _make(self) -> Iterator[_Made]:
+    def _steps(self) -> Generator[_Made | bool, None, None]:
+        """Makes batches in order; where the data end, whole steps and ahead of each what this rank says."""
+        if self._ending is None:
+            return self._make()
+        rows_of_step = len(self.lanes) * self.opened.recipe.rows_per_step
+        num_done = sum(lane.initial_state.delivered_rows for lane in self._lanes.values()) % rows_of_step
+        return self._ending.by_step(self._make(), rows_of_step, num_done)
+
+    def _make(self) -> Generator[_Made, None, None]:
         """Makes batches in order: row k of all lanes, then row k + 1, a step's rows in equal batches."""
         lanes = [self._lanes[index] for index in self.lanes]
         rows_per_step = self.opened.recipe.rows_per_step
@@ -175,7 +241,10 @@ class Loader:
             if row_of_step == 0 and place == 0:
                 self._begin_step(step)
             for lane in lanes[place:]:
-                rows.append(lane.next_row())
+                row = lane.next_row()
+                if row is None:
+                    return
+                rows.append(row)
                 if len(rows) == self.micro_batch_size:
                     yield _Made(assemble(rows, step, self._batch_plan), rows)
                     rows = []
@@ -218,43 +287,6 @@ class Loader:
                 lane.open_ahead(step)
                 lane.open_ahead(step + 1)
 
-    def _ahead(self) -> Iterator[_Made]:
-        """Yields what `_make` makes, made by a thread that is at most `prefetch` batches ahead."""
-        ready: queue.Queue[_Made | BaseException] = queue.Queue(self._prefetch)
-        stop = threading.Event()
-
-        def put(item: _Made | BaseException) -> bool:
-            while not stop.is_set():
-                try:
-                    ready.put(item, timeout=0.1)
-                    return True
-                except queue.Full:
-                    continue
-            return False
-
-        def work() -> None:
-            try:
-                for made in self._make():
-                    if not put(made):
-                        return
-            except BaseException as error:  # handed to the consumer, who raises it
-                put(error)
-
-        thread = threading.Thread(target=work, name="zephon-rows", daemon=True)
-        thread.start()
-        try:
-            while True:
-                item = ready.get()
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            stop.set()
-            with contextlib.suppress(queue.Empty):  # wakes the thread where it waits for room
-                while True:
-                    ready.get_nowait()
-            thread.join(CLOSE_S)
-
     # State ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -267,8 +299,13 @@ class Loader:
         )
         return write_state(self.opened, progress, self._delivered)
 
-    def _num_steps(self) -> int:
-        """Returns the steps that are delivered whole."""
+    def progress(self) -> RankProgress:
+        """Returns how far this rank's lanes have come, after the last delivered batch."""
+        return measure(self._delivered, self.opened.orders, self.opened.recipe.rows_per_step)
+
+    @property
+    def num_steps(self) -> int:
+        """Returns the steps that are delivered whole, those before a restore included."""
         rows = min(state.delivered_rows for state in self._delivered.values())
         return rows // self.opened.recipe.rows_per_step
 
@@ -296,44 +333,16 @@ class Loader:
         insides = set()
         for lane in self.lanes:
             if lane_key(lane) not in state:
-                raise _lanes_missing(self.lanes, state)
+                raise lanes_missing(self.lanes, state)
             states[lane], inside = read_lane(state[lane_key(lane)], lane, len(self.opened.recipe.datasets))
             insides.add(inside)
-        self._check_together(states, insides, saved_steps(state))
+        here = (self.options.dp_world_size, self.micro_batch_size)
+        check_together(states, insides, saved_steps(state), self.opened.recipe.rows_per_step, here)
         self.notes, self._attempt = notes, attempt + 1
         for note in notes:
             _log.warning("restore: %s", note)
         self._table = self._delivered_table = table
         self._reset(states)
-
-    def _check_together(
-        self, states: Mapping[int, LaneState], insides: set[tuple[int, int] | None], steps: int
-    ) -> None:
-        """Refuses lanes that do not stand at one place of this rank's batches."""
-        rows = [state.delivered_rows for state in states.values()]
-        mine = (self.options.dp_world_size, self.micro_batch_size)
-        stairs = all(0 <= a - b <= 1 for a, b in pairwise(rows)) and rows[0] - rows[-1] <= 1
-        at_step_end = len(set(rows)) == 1 and rows[0] % self.opened.recipe.rows_per_step == 0
-        if len(insides) == 1 and insides not in ({None}, {mine}):
-            ranks, size = insides.pop() or mine
-            raise StateError(
-                explain(
-                    "the state was taken inside a step",
-                    got=f"{mine[0]} ranks and batches of {mine[1]} rows",
-                    rule=f"inside a step it restores only on {ranks} ranks and batches of {size} rows",
-                    cure="restore on these, or take states at the end of a step: those restore on any ranks",
-                )
-            )
-        torn = len(insides) > 1 or not stairs or min(rows) // self.opened.recipe.rows_per_step != steps
-        if torn or (insides == {None} and not at_step_end):
-            raise StateError(
-                explain(
-                    "the lanes of the state do not belong together",
-                    got=f"between {min(rows)} and {max(rows)} rows",
-                    rule="all lanes of a state were taken after the same batch",
-                    cure="merge the states that the ranks took at one step",
-                )
-            )
 
     # Ending -----------------------------------------------------------------------------------------------
 
@@ -344,9 +353,9 @@ class Loader:
             self._moved.notify_all()
         if self._feed is not None:
             self._feed.close()
-        source, self._source = self._source, None
+        source, self._source, self._next = self._source, None, None
         if source is not None:
-            source.close()  # type: ignore[attr-defined]
+            source.close()
         if self._log is not None:
             self._log.close()
         if self._owns_opened:
@@ -364,27 +373,16 @@ class Loader:
 def open_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
     """Returns the loader of one rank, which owns what it opens; refuses wrong options before any work."""
     options.check(recipe.lanes, recipe.rows_per_step)
+    folder = options.run_folder or options.replay
     opened = open_recipe(
         recipe,
         cache=options.cache,
         backend=options.backend,
         spool_bytes=options.spool_bytes,
+        lock=read_lock(Path(folder)) if recipe.is_split and folder else None,
     )
     try:
         return Loader(opened, options, owns_opened=True)
     except BaseException:
         opened.close()
         raise
-
-
-def _lanes_missing(lanes: range, state: Mapping[str, Any]) -> StateError:
-    missing = [lane for lane in lanes if lane_key(lane) not in state]
-    there = sum(1 for name in state if str(name).startswith("lane_"))
-    return StateError(
-        explain(
-            f"the state lacks {len(missing)} of this rank's {len(lanes)} lanes, first {lane_key(missing[0])}",
-            got=f"a state with {there} lanes",
-            rule="a rank restores the lanes it owns, whichever ranks wrote them",
-            cure="give it the union of all ranks' states",
-        )
-    )

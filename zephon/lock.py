@@ -10,23 +10,33 @@ from importlib import metadata
 from typing import Any
 
 from zephon import plugins
+from zephon.holdout import HeldOutDocuments
 from zephon.readers import RandomReader
 from zephon.recipe import Recipe, hash_json
 from zephon.tokenizer import TokenizerReport, tokenizer_lock
 
-ALLOWANCES = ("data", "tokenizer", "plugins", "schedule")
+ALLOWANCES = ("data", "held_out", "tokenizer", "plugins", "schedule")
 """What a restore can be told to accept although it differs."""
 
 
-def make_lock(recipe: Recipe, readers: Sequence[RandomReader], tokenizer: TokenizerReport) -> dict[str, Any]:
-    """Returns the lock as JSON data: tables `data`, `tokenizer`, `plugins`; no paths, no times."""
+def make_lock(
+    recipe: Recipe,
+    readers: Sequence[RandomReader],
+    tokenizer: TokenizerReport,
+    held_out: Sequence[HeldOutDocuments | None] = (),
+) -> dict[str, Any]:
+    """Returns the lock as JSON data: tables `data`, `tokenizer`, `plugins`; no paths, no times.
+
+    Where a dataset is split, also `held_out`: the documents, the same for both parts.
+    """
     named = zip(recipe.names, readers, strict=True)
+    kept = {d.name: found.to_json() for d, found in zip(recipe.datasets, held_out, strict=False) if found}
     return {
         "version": 1,
         "data": {name: reader.identity() for name, reader in named},
         "tokenizer": tokenizer_lock(tokenizer),
         "plugins": _plugins(recipe),
-    }
+    } | ({"held_out": kept} if kept else {})
 
 
 def _plugins(recipe: Recipe) -> dict[str, dict[str, str]]:
@@ -42,6 +52,7 @@ def _plugins(recipe: Recipe) -> dict[str, dict[str, str]]:
 def lock_hashes(lock: Mapping[str, Any]) -> dict[str, str]:
     """Returns one hash for each thing that the lock names: what a state holds of it."""
     hashes = {f"data.{name}": hash_json(entry) for name, entry in lock["data"].items()}
+    hashes |= {f"held_out.{name}": hash_json(entry) for name, entry in lock.get("held_out", {}).items()}
     hashes |= {f"tokenizer.{name}": str(value) for name, value in lock["tokenizer"].items()}
     hashes |= {f"plugins.{name}": hash_json(entry) for name, entry in lock["plugins"].items()}
     return hashes
@@ -58,7 +69,12 @@ def core_version() -> str:
 def describe_difference(name: str, saved: str | None, found: str | None) -> str:
     """Returns one line on a lock entry that differs."""
     table, _, what = name.partition(".")
-    noun = {"data": "dataset", "plugins": "plugin", "tokenizer": "tokenizer"}[table]
+    noun = {
+        "data": "dataset",
+        "held_out": "documents held out of",
+        "plugins": "plugin",
+        "tokenizer": "tokenizer",
+    }[table]
     if saved is None:
         return f"{noun} {what}: not in the state"
     if found is None:

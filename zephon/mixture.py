@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from zephon.bits import key
 from zephon.dataset import Dataset
-from zephon.schedule import PARTS, Constant, Schedule, ScheduleTable, Weights
+from zephon.schedule import PARTS, Constant, Schedule, ScheduleTable, Weights, shares_without
 
 WORD = 1 << 64
 R2_FIRST = 0xC13FA9A902A6328F
@@ -168,9 +168,22 @@ def _pick(shares: Shares, among: tuple[int, ...], place: int) -> int | None:
     return None
 
 
-def begin_step(ledger: Ledger, table: ScheduleTable, step: int, num_lanes: int, seq_len: int) -> None:
-    """Puts the shares of `step` into the ledger, and the first credits of datasets that begin with it."""
-    ledger.shares = table.at(step)
-    if fresh := table.fresh.get(step):
+def begin_step(
+    ledger: Ledger,
+    table: ScheduleTable,
+    step: int,
+    num_lanes: int,
+    seq_len: int,
+    gone: frozenset[int] = frozenset(),
+) -> None:
+    """Puts the shares of `step` into the ledger, and the first credits of datasets that begin with it.
+
+    The datasets `gone` have ended in this lane: the others have their shares.
+    """
+    ledger.shares = shares_without(table.at(step), gone) if gone else table.at(step)
+    fresh = table.fresh.get(step)
+    if fresh and gone:
+        fresh = tuple(i for i in fresh if ledger.shares[i])
+    if fresh:
         gains = first_credits(ledger.lane, num_lanes, ledger.shares, fresh, seq_len)
         ledger.credits = [c + g for c, g in zip(ledger.credits, gains, strict=True)]

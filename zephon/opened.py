@@ -7,19 +7,21 @@ loaders of one opened recipe.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from zephon import lock
-from zephon.dataset import Dataset
+from zephon.dataset import TRAIN, VALID, Dataset
+from zephon.holdout import HeldOutDocuments, hold_out
+from zephon.lock import make_lock
 from zephon.order import Order
 from zephon.packing import PackerPlan
 from zephon.prepare import DatasetRules, Prepare
 from zephon.readers import RandomReader, open_reader
+from zephon.readers.subset import SubsetReader
 from zephon.recipe import Recipe
 from zephon.schedule import ScheduleTable
 from zephon.tokenizer import Encoder, TokenizerReport, load_tokenizer, read_tokenizer
@@ -53,13 +55,22 @@ class Opened:
     flush_every: int | None
     """Rows between flushes; None for a packer that says what it carries."""
     lock: dict[str, Any]
+    held_out: tuple[HeldOutDocuments | None, ...] = ()
+    """For each dataset, the documents held out; empty where no dataset is split."""
 
     def prepare(self) -> Prepare:
         """Returns the work of the workers."""
-        rules = [
-            DatasetRules(name=dataset.name, on_error=dataset.on_error, mean_bytes=_mean_bytes(reader))
-            for dataset, reader in zip(self.recipe.datasets, self.readers, strict=True)
-        ]
+        rules = []
+        for index, (dataset, reader) in enumerate(zip(self.recipe.datasets, self.readers, strict=True)):
+            is_train = dataset.held_out is not None and dataset.held_out.part == TRAIN
+            rules.append(
+                DatasetRules(
+                    name=dataset.name,
+                    on_error=dataset.on_error,
+                    mean_bytes=_mean_bytes(reader),
+                    held_out=self.held_out[index] if is_train else None,
+                )
+            )
         return Prepare(self.readers, self.orders, self.encoder, rules, self.packer.length)
 
     def close(self) -> None:
@@ -75,8 +86,12 @@ def open_recipe(
     backend: str = "auto",
     spool_bytes: int = SPOOL_BYTES,
     report: Report | None = None,
+    lock: Mapping[str, Any] | None = None,
 ) -> Opened:
     """Returns the opened recipe. What can be refused without reading data is refused first.
+
+    `lock` is an earlier lock of the run, as JSON data: documents that it holds out stay held out, whatever
+    files have come since.
 
     Cost: one pass over JSONL files the first time, footers of Parquet files, 1-3 s for a large tokenizer.
     `report` gets (what, done, total) for progress bars.
@@ -86,10 +101,11 @@ def open_recipe(
     recipe.build_work_source()
     read_tokenizer(recipe.tokenize, base=recipe.base, backend=backend)  # before an index is made for hours
     folder = default_cache() if cache is None else Path(cache)
-    readers = tuple(
-        open_reader(dataset, base=recipe.base, cache=folder, spool_bytes=spool_bytes, report=report)
+    opened = [
+        open_dataset(recipe, dataset, cache=folder, spool_bytes=spool_bytes, report=report, lock=lock)
         for dataset in recipe.datasets
-    )
+    ]
+    readers, held_out = tuple(reader for reader, _ in opened), tuple(documents for _, documents in opened)
     orders = tuple(
         make_order(recipe, dataset, reader) for dataset, reader in zip(recipe.datasets, readers, strict=True)
     )
@@ -104,8 +120,26 @@ def open_recipe(
         table=table,
         packer=packer,
         flush_every=recipe.effective_flush_every(packer),
-        lock=lock.make_lock(recipe, readers, tokenizer),
+        lock=make_lock(recipe, readers, tokenizer, held_out),
+        held_out=held_out,
     )
+
+
+def open_dataset(
+    recipe: Recipe,
+    dataset: Dataset,
+    *,
+    cache: Path,
+    spool_bytes: int,
+    report: Report | None = None,
+    lock: Mapping[str, Any] | None = None,
+) -> tuple[RandomReader, HeldOutDocuments | None]:
+    """Returns the reader of a dataset, or of the part of it that is held out, and which documents are."""
+    reader = open_reader(dataset, base=recipe.base, cache=cache, spool_bytes=spool_bytes, report=report)
+    documents = hold_out(dataset, reader, (lock or {}).get("held_out", {}).get(dataset.name))
+    if documents is not None and documents.held_out.part == VALID:
+        return SubsetReader(reader, documents.documents), documents
+    return reader, documents
 
 
 def make_order(recipe: Recipe, dataset: Dataset, reader: RandomReader) -> Order:
@@ -117,6 +151,8 @@ def make_order(recipe: Recipe, dataset: Dataset, reader: RandomReader) -> Order:
         num_lanes=recipe.lanes,
         num_documents=chunks.num_documents,
         num_bytes=chunks.num_bytes,
+        order=dataset.order,
+        max_epochs=dataset.max_epochs,
     )
 
 

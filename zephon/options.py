@@ -6,7 +6,7 @@ Upstream: keywords of the user. Downstream: `loader.py` and `opened.py`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -38,7 +38,9 @@ class LoaderKeywords(TypedDict, total=False):
     pin_memory: bool
     backend: str
     run_folder: str | os.PathLike[str] | None
+    replay: str | os.PathLike[str] | None
     updates: ScheduleUpdates | None
+    any_rank: Callable[[bool], bool] | None
     cache: str | os.PathLike[str] | None
     spool_bytes: int
     read_ahead_bytes: int
@@ -65,8 +67,14 @@ class LoaderOptions:
     """Whether batches lie in page-locked memory; needs torch with a GPU."""
     run_folder: str | os.PathLike[str] | None = None
     """Where row digests are logged (`batches/rank_*.jsonl`), with recipe and lock."""
+    replay: str | os.PathLike[str] | None = None
+    """A run folder: each batch is compared with what that run delivered, and the first that differs stops
+    the run with a StateError naming step, lane, row and both digests."""
     updates: ScheduleUpdates | None = None
     """Schedule updates that reach the running loader."""
+    any_rank: Callable[[bool], bool] | None = None
+    """Returns whether any rank says true: an all-reduce, called once a step on every rank, in the thread that
+    takes the batches. A recipe that ends needs it on several ranks; None: this rank decides alone."""
     backend: str = "auto"
     """What encodes: auto, fastokens or tokenizers; they give the same ids."""
     cache: str | os.PathLike[str] | None = None
@@ -110,6 +118,8 @@ class LoaderOptions:
         seconds = self.worker_timeout_s
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             raise ValueError(f"`worker_timeout_s` must be a number of seconds > 0, got {seconds!r}")
+        if self.replay is not None and self.run_folder is not None:
+            _check_other_folder(self.replay, self.run_folder)
         plugins.find("executors", self.executor)
         for name, least in (("num_workers", 1), ("prefetch", 0), ("spool_bytes", 0), ("read_ahead_bytes", 1)):
             value = getattr(self, name)
@@ -117,3 +127,11 @@ class LoaderOptions:
                 raise ValueError(
                     f"`{name.removeprefix('num_')}` must be a whole number >= {least}, got {value!r}"
                 )
+
+
+def _check_other_folder(replay: str | os.PathLike[str], run_folder: str | os.PathLike[str]) -> None:
+    if os.path.realpath(replay) == os.path.realpath(run_folder):
+        raise ValueError(
+            f"`replay` must be another folder than `run_folder`, got {os.fspath(replay)!r} for both; "
+            "give this run a folder of its own, or none"
+        )

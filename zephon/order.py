@@ -6,7 +6,8 @@ here. Nothing is remembered but caches; any position of any lane can be asked fo
 Lanes form G groups of g = L / G. A group owns whole chunks. Its order S is the endless concatenation of one
 permutation of its documents per epoch, and the i-th document of a lane is S(i * g + slot). A permutation
 shuffles the chunks, cuts them into windows, and shuffles the documents of each window, so a reader touches
-few chunks at a time.
+few chunks at a time. The order `identity` has one group, whose S is the documents in file order.
+With `max_epochs` S ends after so many epochs, and so do the lanes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon.bits import key, permutation, permutations
+from zephon.dataset import IDENTITY, SHUFFLED
 
 WINDOW_CHUNKS = 16
 """Chunks of which the documents are shuffled together."""
@@ -35,6 +37,8 @@ SMALL_GROUP = 512
 MAX_PAGES = 1 << 12
 PAGE_POSITIONS = 512
 """Positions of every lane of a group whose addresses are made, and kept, together."""
+ENDLESS = 1 << 62
+"""The end of a lane whose epochs repeat for ever; no position reaches it."""
 
 Int64 = NDArray[np.int64]
 
@@ -78,17 +82,30 @@ class Order:
     """The order of one dataset for all lanes; see the module's text. Safe to use from several threads."""
 
     def __init__(
-        self, *, seed: int, name: str, num_lanes: int, num_documents: Int64, num_bytes: Int64
+        self,
+        *,
+        seed: int,
+        name: str,
+        num_lanes: int,
+        num_documents: Int64,
+        num_bytes: Int64,
+        order: str = SHUFFLED,
+        max_epochs: int | None = None,
     ) -> None:
         """Deals the chunks, of which `num_documents` and `num_bytes` are (C,), to the lane groups."""
-        self.num_lanes = num_lanes
-        dealt = self._deal(seed, name, num_documents, num_bytes)
-        self.num_groups = len(dealt)
+        self.num_lanes, self.max_epochs = num_lanes, max_epochs
+        self._groups: list[_Group | _FileOrder]
+        if order == IDENTITY:
+            self._groups = [_FileOrder(num_documents)]
+        else:
+            dealt = self._deal(seed, name, num_documents, num_bytes)
+            group_lanes = num_lanes // len(dealt)
+            self._groups = [
+                _Group(key("order", seed, name, index), chunks, num_documents[chunks], group_lanes)
+                for index, chunks in enumerate(dealt)
+            ]
+        self.num_groups = len(self._groups)
         self.group_lanes = num_lanes // self.num_groups
-        self._groups = [
-            _Group(key("order", seed, name, index), chunks, num_documents[chunks], self.group_lanes)
-            for index, chunks in enumerate(dealt)
-        ]
         self._make_cache()
 
     def _deal(self, seed: int, name: str, num_documents: Int64, num_bytes: Int64) -> list[Int64]:
@@ -114,13 +131,23 @@ class Order:
         self._make_cache()
 
     def _shuffle_page(self, group: int, epoch: int, page: int) -> Addresses:
-        return self._groups[group].shuffle_page(epoch, page)
+        shuffled = self._groups[group]
+        assert isinstance(shuffled, _Group)
+        return shuffled.shuffle_page(epoch, page)
 
     def group(self, lane: int) -> tuple[range, int]:
         """Returns the lanes of the group of `lane`, and N, the documents that they share: one epoch."""
         index = lane // self.group_lanes
         lanes = range(index * self.group_lanes, (index + 1) * self.group_lanes)
         return lanes, self._groups[index].num_documents
+
+    def end(self, lane: int) -> int:
+        """Returns how many positions `lane` has: those that its group has in all epochs, dealt in turn."""
+        if self.max_epochs is None:
+            return ENDLESS
+        group, slot = divmod(lane, self.group_lanes)
+        last = self.max_epochs * self._groups[group].num_documents
+        return max(0, -((slot - last) // self.group_lanes))
 
     def locate(self, lane: int, start: int, count: int) -> Addresses:
         """Returns the addresses of positions [start, start + count) of `lane`; any start >= 0, count >= 1."""
@@ -131,7 +158,7 @@ class Order:
         group_index, slot = divmod(lane, self.group_lanes)
         group = self._groups[group_index]
         index = positions * self.group_lanes + slot
-        if group.is_small:
+        if isinstance(group, _FileOrder) or group.is_small:
             return group.locate_small(index)
         chunk, record = np.empty_like(index), np.empty_like(index)
         for epoch in np.unique(index // group.num_documents).tolist():
@@ -147,6 +174,23 @@ class Order:
                 chunk[a:b] = shuffled.chunk[place]
                 record[a:b] = shuffled.record[place]
         return Addresses(chunk, record)
+
+
+class _FileOrder:
+    """The endless order S of all documents of a dataset, as they stand in the files."""
+
+    page_documents = 1
+
+    def __init__(self, num_documents: Int64) -> None:
+        self._ends = np.cumsum(num_documents)
+        self._firsts = self._ends - num_documents
+        self.num_documents = int(self._ends[-1])
+
+    def locate_small(self, index: Int64) -> Addresses:
+        """Returns the documents S(index)."""
+        place = index % self.num_documents
+        chunk = np.searchsorted(self._ends, place, side="right")
+        return Addresses(chunk, place - self._firsts[chunk])
 
 
 class _Group:

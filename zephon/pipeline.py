@@ -10,6 +10,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from zephon.dataset import STOP
 from zephon.mixture import MixtureWorkSource
 from zephon.packing import Packing
 from zephon.recipe import Recipe
@@ -32,6 +33,8 @@ class Pipeline:
     lanes: int = 0
     """Logical streams; 0: as many as global_batch_size."""
     total_steps: int | None = None
+    when_exhausted: str = STOP
+    """What happens when a dataset with `max_epochs` ends: `stop`, `redistribute` or `pad`."""
     tokenizing: Tokenize | None = None
     packing: Packing | None = None
 
@@ -91,6 +94,7 @@ class Pipeline:
             tokenize=self.tokenizing,
             packing=self.packing,
             total_steps=self.total_steps,
+            when_exhausted=self.when_exhausted,
             base=Path.cwd(),
         )
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon.errors import DataError, Fault, explain
+from zephon.holdout import HeldOutDocuments
 from zephon.order import Addresses, Order
 from zephon.readers import RandomReader, Texts
 from zephon.tokenizer import Encoder
@@ -76,6 +77,8 @@ class DatasetRules:
     name: str
     on_error: str
     mean_bytes: int
+    held_out: HeldOutDocuments | None = None
+    """Documents that are passed over and not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,16 +145,27 @@ class Prepare:
             target_bytes = 1 << 62
         else:
             count = min(MAX_BLOCK_DOCUMENTS, request.target_bytes // rules.mean_bytes + 1)
-            positions = np.arange(request.start, request.start + count, dtype=np.int64)
+            last = min(request.start + count, order.end(request.lane))
+            positions = np.arange(request.start, last, dtype=np.int64)
             target_bytes = request.target_bytes
         addresses = order.locate_at(request.lane, positions)
+        end = int(positions[-1]) + 1
+        events: list[Event] = []
+        if rules.held_out is not None:
+            positions, addresses, events = _pass_over(rules.held_out, positions, addresses)
+        if not len(positions):
+            return _Read(positions, [], addresses, events, end)
         found = reader.texts(addresses.chunk, addresses.record, target_bytes)
         num_read = len(found.texts)
         if found.faults and rules.on_error == "raise":
             num_read = found.faults[0][0]
             if num_read == 0:
                 raise DataError(self.explain_fault(request.dataset, addresses, *found.faults[0]))
-        return _Read(positions[:num_read], found.texts[:num_read], addresses, _events(found, num_read))
+        if num_read < len(positions):
+            end = int(positions[num_read])
+            events = [event for event in events if event.before <= num_read]
+        events = sorted(events + _events(found, num_read))
+        return _Read(positions[:num_read], found.texts[:num_read], addresses, events, end)
 
     def explain_fault(self, dataset: int, addresses: Addresses, index: int, fault: Fault) -> str:
         """Returns the message for a faulty document: dataset, file, record, got, rule, cure."""
@@ -165,8 +179,7 @@ class Prepare:
         )
 
     def _block(self, request: Request, read: _Read, tokens: NDArray[np.uint32], lengths: Int64) -> Block:
-        end = int(read.positions[-1]) + 1 if len(read.positions) else request.start
-        block = Block(tokens, lengths, read.positions, end, read.events)
+        block = Block(tokens, lengths, read.positions, read.end, read.events)
         if len(lengths) == 0:
             return block
         rule, special = self._length, self._encoder.num_special
@@ -186,7 +199,7 @@ class Prepare:
                 got = f"{int(block.lengths[0])} tokens"
                 fault = Fault("too_long", got, f"a document has at most seq_len = {rule.max_tokens} tokens")
                 raise DataError(self.explain_fault(request.dataset, read.addresses, 0, fault))
-            block.end = int(block.positions[over[0]])
+            block.end = int(block.positions[over[0] - 1]) + 1
             _keep(block, np.arange(len(block.lengths)) < over[0], block.lengths)
             return
         kind = "dropped" if rule.overlong == DROP else "truncated"
@@ -222,6 +235,21 @@ class _Read:
     texts: list[str]
     addresses: Addresses
     events: list[Event]
+    end: int
+    """The position after the last one that was read or passed over."""
+
+
+def _pass_over(
+    held_out: HeldOutDocuments, positions: Int64, addresses: Addresses
+) -> tuple[Int64, Addresses, list[Event]]:
+    """Returns the positions that are not held out, with their addresses, and events for those that are."""
+    held = held_out.contains(addresses)
+    if not held.any():
+        return positions, addresses, []
+    kept = ~held
+    before, numbers = np.unique(np.cumsum(kept)[held], return_counts=True)
+    events = [Event(b, "held_out", n) for b, n in zip(before.tolist(), numbers.tolist(), strict=True)]
+    return positions[kept], Addresses(addresses.chunk[kept], addresses.record[kept]), events
 
 
 def _events(found: Texts, num_read: int) -> list[Event]:

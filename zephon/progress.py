@@ -1,6 +1,6 @@
 """How far a rank's lanes have come, for metrics and people.
 
-Upstream: the delivered states of `loader.py`. Downstream: trainers that log it. Nothing here decides anything.
+Upstream: the delivered states of `loader.py`. Downstream: trainers that log it. It decides nothing.
 """
 
 from __future__ import annotations

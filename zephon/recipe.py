@@ -9,17 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from zephon import plugins
-from zephon.dataset import Dataset
+from zephon.dataset import IDENTITY, PAD, SHUFFLED, STOP, WHEN_EXHAUSTED, Dataset
 from zephon.mixture import WorkSource, WorkSourceContext
 from zephon.order import GROUP_CHUNKS, GROUP_DOCUMENTS, WINDOW_CHUNKS, WINDOW_DOCUMENTS
 from zephon.packing import Carrying, PackerPlan, Packing
 from zephon.readers.jsonl import CHUNK_BYTES
-from zephon.schedule import Schedule, ScheduleContext, ScheduleTable, compile_schedule
+from zephon.schedule import Constant, Schedule, ScheduleContext, ScheduleTable, compile_schedule
 from zephon.tokenizer import Tokenize
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ class Recipe:
     """The planned length of the run, for schedules that need one."""
     flush_every: int | None = None
     """Rows between flushes of a packer that cannot say what it carries (None: 64); others need none."""
+    when_exhausted: str = STOP
+    """What a lane does when a dataset with `max_epochs` has no more documents for it. `stop`: the run ends
+    before the first step that some lane cannot fill. `redistribute`: the others take over its share, and the
+    run ends so when none is left. `pad`: the same, but a lane that has ended gives padding until all have."""
     base: Path = field(default_factory=Path, compare=False)
     """The folder at which relative paths start."""
 
@@ -64,6 +68,8 @@ class Recipe:
             _check_whole("total_steps", self.total_steps, 1)
         if self.flush_every is not None:
             _check_whole("flush_every", self.flush_every, 1)
+        if self.when_exhausted not in WHEN_EXHAUSTED:
+            raise ValueError(f"`when_exhausted` must be one of {WHEN_EXHAUSTED}, got {self.when_exhausted!r}")
         if self.lanes == 0:
             object.__setattr__(self, "lanes", self.global_batch_size)
         if self.global_batch_size % self.lanes:
@@ -92,6 +98,16 @@ class Recipe:
     def tokens_per_step(self) -> int:
         """Returns the token slots of a step."""
         return self.global_batch_size * self.packing.seq_len
+
+    @property
+    def is_finite(self) -> bool:
+        """Returns whether the run ends by itself: whether some dataset has `max_epochs`."""
+        return any(dataset.max_epochs is not None for dataset in self.datasets)
+
+    @property
+    def is_split(self) -> bool:
+        """Returns whether some dataset has documents held out, of which an earlier lock may have the list."""
+        return any(dataset.held_out is not None for dataset in self.datasets)
 
     def build_schedule(self) -> Schedule:
         """Returns the schedule, built by its plugin where the recipe holds a table."""
@@ -153,6 +169,21 @@ class Recipe:
         for dataset in self.datasets:
             config[f"datasets.{dataset.name}.text"] = dataset.text
             config[f"datasets.{dataset.name}.on_error"] = dataset.on_error
+        return config | self._configuration_of_the_end()
+
+    def _configuration_of_the_end(self) -> dict[str, Any]:
+        """Returns what is only there where it is not the default, so that it changes no other fingerprint."""
+        config: dict[str, Any] = {"when_exhausted": self.when_exhausted} if self.is_finite else {}
+        for dataset in self.datasets:
+            where, held_out = f"datasets.{dataset.name}", dataset.held_out
+            if dataset.order != SHUFFLED:
+                config[f"{where}.order"] = dataset.order
+            if dataset.max_epochs is not None:
+                config[f"{where}.max_epochs"] = dataset.max_epochs
+            if held_out is not None:
+                config[f"{where}.holdout.documents"] = held_out.documents
+                config[f"{where}.holdout.seed"] = held_out.seed
+                config[f"{where}.holdout.part"] = held_out.part
         return config
 
     def fingerprint(self) -> str:
@@ -167,6 +198,24 @@ class Recipe:
             step = ours.first_difference(theirs, 1 + max(ours.starts[-1], theirs.starts[-1]))
             found.append((f"schedule from step {step}", ours.at(step or 0), theirs.at(step or 0)))
         return found
+
+    def evaluation(self, dataset: str | None = None) -> Recipe:
+        """Returns the recipe of an evaluation: every document once, in file order, padded at the end.
+
+        Of all datasets, or of the one named. Tokenizer, packing, lanes and global batch are this recipe's.
+        """
+        if dataset is not None and dataset not in self.names:
+            raise ValueError(f"no dataset is named {dataset!r}; the datasets are {', '.join(self.names)}")
+        chosen = [d for d in self.datasets if dataset in (None, d.name)]
+        datasets = tuple(replace(d, order=IDENTITY, max_epochs=1) for d in chosen)
+        return replace(
+            self,
+            datasets=datasets,
+            schedule=Constant({d.name: 1 for d in datasets}),
+            work_source={"kind": "mixture"},
+            total_steps=None,
+            when_exhausted=PAD,
+        )
 
     def loader(self, **options: Unpack[LoaderKeywords]) -> Loader:
         """Returns the loader of one rank of a run; it opens the recipe's data and closes it at its end.

@@ -1,7 +1,7 @@
 """The run folder: recipe, lock, schedule tables and the digests of every row, written by their owners.
 
-Upstream: `loader.py`. Downstream: people and tools that compare runs. No communication: every rank appends to
-its own file, and readers merge them.
+Upstream: `loader.py`, by way of `replay.py`. Downstream: people and tools that compare runs. No
+communication: every rank appends to its own file, and readers merge them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from typing import IO, Any
 
 from zephon.batch import Batch, RowDigest, digest
 from zephon.opened import Opened
-from zephon.recipe import Recipe
+from zephon.recipe import Recipe, hash_json
+from zephon.schedule import ScheduleTable
 
 BATCHES = "batches"
+RECIPE, LOCK, SCHEDULES = "recipe.toml", "lock.json", "schedules"
+NO_TOML = "# this recipe has no TOML form: "
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -45,27 +48,31 @@ class BatchLog:
         """Writes below `folder`, from the first batch on, so a restore that is refused leaves it as it is."""
         self._folder, self._ranks, self._opened = folder / BATCHES, ranks, opened
         self._stream: IO[str] | None = None
+        self._table: ScheduleTable | None = None
 
     @classmethod
     def open(cls, opened: Opened, folder: Path | None, ranks: Ranks) -> BatchLog | None:
         """Returns the log of a rank in `folder`, or None without one; rank 0 describes a run that is new."""
         if folder is None:
             return None
-        if ranks.dp_rank == 0 and not (folder / "recipe.toml").exists():
+        if ranks.dp_rank == 0 and not (folder / RECIPE).exists():
             _write_description(opened, folder)
         return cls(folder, ranks, opened)
 
-    def _start(self, restores: int) -> IO[str]:
+    def _start(self, restores: int, table: ScheduleTable) -> IO[str]:
         """Returns the file of this attempt, numbered after all of this rank and all with one of its lanes."""
         self._folder.mkdir(parents=True, exist_ok=True)
         ranks, attempt = self._ranks, restores
         if ranks.dp_rank == 0:
             _write_description(self._opened, self._folder.parent)
-        for path in log_files(self._folder):
-            first, last = _read_head(path).get("lanes", (0, 0))
+        for path in reversed(log_files(self._folder)):  # of thousands, the heads of the newest are read
+            if _attempt(path) < attempt:
+                break
             is_ours = path.name.startswith(f"rank_{ranks.dp_rank:05d}_")
+            first, last = (0, 0) if is_ours else _read_head(path).get("lanes", (0, 0))
             if is_ours or (first < ranks.lanes.stop and ranks.lanes.start < last):
-                attempt = max(attempt, 1 + _attempt(path))
+                attempt = 1 + _attempt(path)
+                break
         stream = (self._folder / f"rank_{ranks.dp_rank:05d}_{attempt:05d}.jsonl").open(
             "x", encoding="utf-8", buffering=1
         )
@@ -74,16 +81,30 @@ class BatchLog:
             "rank": ranks.dp_rank,
             "dp_world_size": ranks.dp_world_size,
             "lanes": [ranks.lanes.start, ranks.lanes.stop],
+            "schedule": self._take_table(table),
+            "lock": hash_json(self._opened.lock),
         }
         stream.write(json.dumps(head) + "\n")
         return stream
 
-    def write(self, batch: Batch, restores: int) -> None:
-        """Appends the digests and tokens of a batch; `restores` counts the times that the run went on."""
+    def _take_table(self, table: ScheduleTable) -> str:
+        """Returns the hash of `table`, which rank 0 writes down."""
+        self._table = table
+        if self._ranks.dp_rank == 0:
+            _write_table(table, self._folder.parent)
+        return table.hash()
+
+    def write(self, batch: Batch, restores: int, table: ScheduleTable) -> None:
+        """Appends the digests and tokens of a batch, and the hash of `table`, in force at its step, if new.
+
+        `restores` counts the times that the run went on.
+        """
         if self._stream is None:
-            self._stream = self._start(restores)
+            self._stream = self._start(restores, table)
         tokens = {name: int(column.sum()) for name, column in batch.tokens_by_dataset.items()}
-        line = {"step": batch.step, "rows": digest(batch), "tokens": tokens}
+        line: dict[str, Any] = {"step": batch.step, "rows": digest(batch), "tokens": tokens}
+        if table is not self._table:
+            line["schedule"] = self._take_table(table)
         self._stream.write(json.dumps(line, separators=(",", ":")) + "\n")
 
     def close(self) -> None:
@@ -96,11 +117,16 @@ def _write_description(opened: Opened, folder: Path) -> None:
     try:
         recipe = _anchored(opened.recipe).to_toml()
     except (ValueError, TypeError) as error:
-        recipe = f"# this recipe has no TOML form: {error}\n"
-    write_atomically(folder / "recipe.toml", recipe)
-    write_atomically(folder / "lock.json", json.dumps(opened.lock, indent=1, sort_keys=True) + "\n")
-    table = opened.table.to_json()
-    write_atomically(folder / "schedules" / f"{opened.table.hash()}.json", json.dumps(table) + "\n")
+        recipe = f"{NO_TOML}{error}\n"
+    write_atomically(folder / RECIPE, recipe)
+    write_atomically(folder / LOCK, json.dumps(opened.lock, indent=1, sort_keys=True) + "\n")
+    _write_table(opened.table, folder)
+
+
+def _write_table(table: ScheduleTable, folder: Path) -> None:
+    path = folder / SCHEDULES / f"{table.hash()}.json"
+    if not path.exists():
+        write_atomically(path, json.dumps(table.to_json()) + "\n")
 
 
 def _anchored(recipe: Recipe) -> Recipe:
@@ -132,6 +158,62 @@ def _read_head(path: Path) -> dict[str, Any]:
     with path.open(encoding="utf-8") as stream, contextlib.suppress(json.JSONDecodeError):
         return dict(json.loads(stream.readline()))
     return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """What one rank delivered in one attempt, as the first two lines of its batch log say."""
+
+    path: Path
+    attempt: int
+    ranks: Ranks
+    first_step: int
+    first_row: int
+    """Row of the first lane logged; lanes before it have one row more."""
+    first_lane: int
+    micro_batch_size: int
+    schedule: str
+    """Hash of the table in force at the first batch; empty where it is not logged."""
+    lock: str
+    """Hash of the lock; empty where it is not logged."""
+
+    @property
+    def label(self) -> str:
+        """Returns who wrote the file."""
+        return f"attempt {self.attempt}, rank {self.ranks.dp_rank} of {self.ranks.dp_world_size}"
+
+
+def read_log_files(folder: Path) -> list[LogFile]:
+    """Returns the batch logs of a run folder that hold a batch, by attempt, then rank."""
+    found = []
+    for path in log_files(folder / BATCHES):
+        head, first = _read_head(path), next(read_lines(path), None)
+        if first is None or not first.get("rows") or "lanes" not in head:
+            continue
+        lane, row, _ = first["rows"][0]
+        ranks = Ranks(dp_rank=head["rank"], dp_world_size=head["dp_world_size"], lanes=range(*head["lanes"]))
+        found.append(
+            LogFile(
+                path=path,
+                attempt=_attempt(path),
+                ranks=ranks,
+                first_step=first["step"],
+                first_row=row,
+                first_lane=lane,
+                micro_batch_size=len(first["rows"]),
+                schedule=str(head.get("schedule", "")),
+                lock=str(head.get("lock", "")),
+            )
+        )
+    return found
+
+
+def read_table(folder: Path, schedule: str) -> ScheduleTable | None:
+    """Returns the schedule's table that a run folder holds under its hash, or None where it does not."""
+    path = folder / SCHEDULES / f"{schedule}.json"
+    if not path.exists():
+        return None
+    return ScheduleTable.from_json(json.loads(path.read_text(encoding="utf-8")))
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ the integers of its table reach the data, so a run is the same on every machine.
 from __future__ import annotations
 
 import bisect
+import functools
 import hashlib
 import json
 import math
@@ -103,9 +104,25 @@ def shares_of(weights: Weights, names: Sequence[str], where: str) -> tuple[int, 
             f"{where}: no weight for dataset {missing[0]!r}; write {missing[0]} = 0 to leave it out"
         )
     total = sum(exact.values(), Fraction(0))
-    quotas = [exact[name] * PARTS / total for name in names]
+    return _rounded([exact[name] * PARTS / total for name in names])
+
+
+@functools.lru_cache(maxsize=256)
+def shares_without(shares: tuple[int, ...], gone: frozenset[int]) -> tuple[int, ...]:
+    """Returns `shares` with those of the datasets `gone` given to the others, in proportion, to sum to PARTS.
+
+    Largest remainder, ties to the dataset named first. All are zero where no other has a share.
+    """
+    total = sum(share for i, share in enumerate(shares) if i not in gone)
+    if total in (0, PARTS):
+        return tuple(0 if i in gone else share for i, share in enumerate(shares))
+    return _rounded([Fraction(0 if i in gone else s * PARTS, total) for i, s in enumerate(shares)])
+
+
+def _rounded(quotas: Sequence[Fraction]) -> tuple[int, ...]:
+    """Returns whole numbers near `quotas`, which sum to PARTS, with the same sum."""
     shares = [int(quota) for quota in quotas]  # int() of a Fraction >= 0 rounds down
-    by_remainder = sorted(range(len(names)), key=lambda i: (shares[i] - quotas[i], i))
+    by_remainder = sorted(range(len(quotas)), key=lambda i: (shares[i] - quotas[i], i))
     for i in by_remainder[: PARTS - sum(shares)]:
         shares[i] += 1
     return tuple(shares)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from zephon.errors import StateError, explain
@@ -182,6 +183,50 @@ def check_shared(
         ) from None
     _check_configuration(configuration, opened)
     return attempt, _check_lock(saved_lock, opened, allow) + _check_schedule(schedule, table, allow)
+
+
+def check_together(
+    states: Mapping[int, LaneState],
+    insides: set[tuple[int, int] | None],
+    steps: int,
+    rows_per_step: int,
+    here: tuple[int, int],
+) -> None:
+    """Refuses lanes that do not stand at one place of the batches of a rank.
+
+    `insides` is what the lanes say of where they were taken, `here` this run's ranks and micro-batch size.
+    """
+    rows = [state.delivered_rows for state in states.values()]
+    stairs = all(0 <= a - b <= 1 for a, b in pairwise(rows)) and rows[0] - rows[-1] <= 1
+    at_step_end = len(set(rows)) == 1 and rows[0] % rows_per_step == 0
+    if len(insides) == 1 and insides not in ({None}, {here}):
+        ranks, size = insides.pop() or here
+        raise _refusal(
+            "the state was taken inside a step",
+            got=f"{here[0]} ranks and batches of {here[1]} rows",
+            rule=f"inside a step it restores only on {ranks} ranks and batches of {size} rows",
+            cure="restore on these, or take states at the end of a step: those restore on any ranks",
+        )
+    torn = len(insides) > 1 or not stairs or min(rows) // rows_per_step != steps
+    if torn or (insides == {None} and not at_step_end):
+        raise _refusal(
+            "the lanes of the state do not belong together",
+            got=f"between {min(rows)} and {max(rows)} rows",
+            rule="all lanes of a state were taken after the same batch",
+            cure="merge the states that the ranks took at one step",
+        )
+
+
+def lanes_missing(lanes: range, state: Mapping[str, Any]) -> StateError:
+    """Returns the error of a state without all of a rank's lanes."""
+    missing = [lane for lane in lanes if lane_key(lane) not in state]
+    there = sum(1 for name in state if str(name).startswith("lane_"))
+    return _refusal(
+        f"the state lacks {len(missing)} of this rank's {len(lanes)} lanes, first {lane_key(missing[0])}",
+        got=f"a state with {there} lanes",
+        rule="a rank restores the lanes it owns, whichever ranks wrote them",
+        cure="give it the union of all ranks' states",
+    )
 
 
 def _check_shapes(saved_lock: object, schedule: Mapping[str, Any]) -> None:

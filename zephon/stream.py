@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from zephon.errors import DataError, StateError, explain
 from zephon.feed import Feed, Ticket
+from zephon.order import ENDLESS
 from zephon.prepare import Block, Event, Request
 
 MANY_TOKENLESS = 1000
@@ -55,18 +56,20 @@ new_tuple = tuple.__new__
 
 
 class Stream:
-    """The documents of one dataset in one lane, in order, for ever."""
+    """The documents of one dataset in one lane, in order, to its end or for ever."""
 
     __slots__ = (
-        "_at", "_block", "_document", "_ends", "_feed", "_group", "_has_text", "_lane", "_max_bad", "_name",
-        "_offset", "_pending", "_positions", "_trailing", "counts", "cursor", "dataset",
+        "_at", "_block", "_document", "_end", "_ends", "_feed", "_group", "_has_text", "_is_open", "_lane",
+        "_max_bad", "_name", "_offset", "_pending", "_positions", "_trailing", "counts", "cursor", "dataset",
     )  # fmt: skip
 
     def __init__(
-        self, feed: Feed, dataset: int, lane: int, name: str, *, group: tuple[range, int], max_bad: int,
+        self, feed: Feed, dataset: int, lane: int, name: str, *,
+        group: tuple[range, int], max_bad: int, end: int = ENDLESS,
     ) -> None:  # fmt: skip
         self._feed, self.dataset, self._lane, self._name = feed, dataset, lane, name
-        self._group, self._max_bad = group, max_bad
+        self._group, self._max_bad, self._end = group, max_bad, end
+        self._is_open = False
         self._pending: Ticket | None = None
         self._block: Block | None = None
         self._ends: list[int] = []
@@ -76,7 +79,8 @@ class Stream:
         self._trailing: list[Event] = []
         self.cursor = Cursor()
         self.counts: Counts = ()
-        """Documents passed so far that were empty, bad, dropped, truncated or had surrogates replaced."""
+        """Documents passed so far that were empty, bad, dropped, truncated, held out or had surrogates
+        replaced."""
 
     def restore(self, cursor: Cursor, counts: Mapping[str, int]) -> None:
         """Goes to where `cursor` and `counts` were taken; before the first draw."""
@@ -84,26 +88,33 @@ class Stream:
 
     def open(self) -> None:
         """Asks for the first block, so that it is there at the first draw; does nothing when open."""
-        if self._pending is None:
+        if not self._is_open and self.cursor.position < self._end:
+            self._is_open = True
             self._feed.num_streams += 1
-            size = self._feed.block_bytes() // FIRST_BLOCK
-            self._pending = self._feed.request(Request(self.dataset, self._lane, self.cursor.position, size))
+            self._ask(self.cursor.position, self._feed.block_bytes() // FIRST_BLOCK)
+
+    def _ask(self, position: int, size: int) -> None:
+        """Asks for the block from `position` on, where there is one."""
+        request = Request(self.dataset, self._lane, position, size)
+        self._pending = self._feed.request(request) if position < self._end else None
 
     def close(self) -> None:
         """Lets go of what was read; the next draw asks for it again, from the cursor."""
-        if self._pending is not None:
+        if self._is_open:
             self._feed.num_streams -= 1
+        self._is_open = False
         self._pending = self._block = None
         self._ends, self._positions, self._trailing = [], [], []
         self._document = self._offset = self._at = 0
 
-    def take(self, at_least: int, at_most: int) -> Run:
+    def take(self, at_least: int, at_most: int) -> Run | None:
         """Returns the next run: whole documents until `at_least` tokens, cut at `at_most`.
 
-        It ends with the block, too, and has at least one token; both bounds are >= 1.
+        It ends with the block, too, and has at least one token; both bounds are >= 1. None where no document
+        with tokens is left: then the cursor is at the end.
         """
-        if self._document >= len(self._ends):
-            self._advance()
+        if self._document >= len(self._ends) and not self._advance():
+            return None
         ends, first, begin, skip = self._ends, self._document, self._at, self._offset
         last = bisect_left(ends, begin + at_least, first)
         if last == len(ends):
@@ -127,22 +138,31 @@ class Stream:
         self._at = end
         return new_tuple(Run, (self.dataset, block, first, last + 1, skip, cut, begin, end - begin))
 
-    def _advance(self) -> None:
-        """Puts the next block that has documents in place of the used one, and asks for the one after."""
+    def _advance(self) -> bool:
+        """Puts the next block that has documents in place of the used one, and asks for the one after.
+
+        Returns False at the end of the stream.
+        """
         self.open()
-        while True:
-            assert self._pending is not None
+        while self._pending is not None:
             block = self._feed.result(self._pending)
-            request = Request(self.dataset, self._lane, block.end, self._feed.block_bytes())
-            self._pending = self._feed.request(request)
+            self._ask(block.end, self._feed.block_bytes())
             if self._trailing:
                 block.events = [Event(0, e.kind, e.number) for e in self._trailing] + block.events
             if len(block.lengths):
-                break
+                self._begin(block)
+                return True
             self._trailing = _summed(block.events)
-            if not self._has_text and block.end - self.cursor.position >= MANY_TOKENLESS:
+            held_out = sum(event.number for event in self._trailing if event.kind == "held_out")
+            passed = block.end - self.cursor.position - held_out
+            if not self._has_text and passed >= MANY_TOKENLESS:
                 self._find_text()
             self._refuse_bad(dict(self.counts), self._trailing)
+        self._finish()
+        return False
+
+    def _begin(self, block: Block) -> None:
+        """Makes `block`, which has documents, the one that is drawn from."""
         self._trailing = [event for event in block.events if event.before >= len(block.lengths)]
         self._block, self._ends, self._positions = (
             block,
@@ -151,16 +171,29 @@ class Stream:
         )
         self._document = self._at = 0
         if self.cursor.offset:
-            self._skip_drawn(block)
+            self._skip_drawn(int(block.positions[0]), int(block.lengths[0]))
 
-    def _skip_drawn(self, block: Block) -> None:
+    def _finish(self) -> None:
+        """Goes to the end, past documents without tokens, which are counted."""
+        if self.cursor.offset:
+            self._skip_drawn(self.cursor.position, 0)
+        if self.cursor == Cursor() and self._end and not self._has_text:
+            self._find_text()  # nothing was drawn in all epochs of this lane
+        counts = dict(self.counts)
+        for _, kind, number in self._trailing:
+            counts[kind] = counts.get(kind, 0) + number
+        self._trailing = []
+        self.counts, self.cursor = tuple(sorted(counts.items())), Cursor(self._end)
+        self._refuse_bad(counts, ())
+
+    def _skip_drawn(self, position: int, num_tokens: int) -> None:
+        """Goes past the tokens that are drawn already of the document that stands first."""
         wanted, offset = self.cursor.position, self.cursor.offset
-        position = int(block.positions[0])
-        if position != wanted or offset >= int(block.lengths[0]):
+        if position != wanted or offset >= num_tokens:
             raise StateError(
                 explain(
                     f"dataset {self._name!r}, lane {self._lane}, position {wanted}: the document changed",
-                    got=f"{int(block.lengths[0])} tokens at position {position}",
+                    got=f"{num_tokens} tokens at position {position}",
                     rule=f"the state was taken after {offset} tokens of this document",
                     cure="restore with the data and the tokenizer of the state",
                 )
@@ -192,9 +225,8 @@ class Stream:
     def _find_text(self) -> None:
         """Looks through one epoch of the group, in all its lanes; refuses it if no document has tokens."""
         lanes, num_documents = self._group
-        last = -(-num_documents // len(lanes))
-        for lane in lanes:
-            position = 0
+        for slot, lane in enumerate(lanes):
+            position, last = 0, -((slot - num_documents) // len(lanes))
             while position < last:
                 request = Request(self.dataset, lane, position, self._feed.block_bytes())
                 block = self._feed.result(self._feed.request(request))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zephon.dataset import Dataset
+from zephon.dataset import STOP, Dataset, HeldOut
 from zephon.errors import CheckError, explain, unknown_field
 from zephon.packing import FIELDS as PACKING
 from zephon.packing import Packing
@@ -25,9 +25,10 @@ from zephon.tokenizer import Tokenize
 
 TOP = (
     "seed", "lanes", "global_batch_size", "total_steps", "flush_every",
-    "tokenize", "packing", "schedule", "work_source", "datasets",
+    "when_exhausted", "tokenize", "packing", "schedule", "work_source", "datasets",
 )  # fmt: skip
-DATASET = ("name", "path", "kind", "text", "on_error", "max_bad")
+DATASET = ("name", "path", "kind", "text", "on_error", "max_bad", "order", "max_epochs")
+HOLDOUT = ("documents", "seed", "part")
 TOKENIZE = ("tokenizer", "bos", "eos", "parse_special")
 
 
@@ -125,7 +126,7 @@ def recipe_from_table(table: Mapping[str, Any], base: Path) -> Recipe:
         raise ValueError("[tokenize] must have `tokenizer` and [packing] must have `seq_len`")
     known = {name: packing[name] for name in PACKING if name in packing}
     options = {name: value for name, value in packing.items() if name not in PACKING}
-    whole = {name: table[name] for name in TOP[:5] if name in table}
+    whole = {name: table[name] for name in TOP[:6] if name in table}
     recipe = Recipe(
         seed=whole.pop("seed", 0),
         global_batch_size=whole.pop("global_batch_size"),
@@ -147,12 +148,19 @@ def _table(table: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _dataset(entry: Mapping[str, Any]) -> Dataset:
     where = f"dataset {entry.get('name', '?')!r}"
-    _refuse_unknown(entry, DATASET, where)
+    _refuse_unknown(entry, (*DATASET, "holdout"), where)
     for name in ("name", "path"):
         if name not in entry:
             raise ValueError(f"{where}: lacks `{name}`")
-    fields = {name: value for name, value in entry.items() if name != "path"}
-    return Dataset.from_path(fields.pop("name"), entry["path"], **fields)
+    fields = {name: value for name, value in entry.items() if name not in ("path", "holdout")}
+    dataset = Dataset.from_path(fields.pop("name"), entry["path"], **fields)
+    if "holdout" not in entry:
+        return dataset
+    holdout = _table(entry, "holdout")
+    _refuse_unknown(holdout, HOLDOUT, f"{where}, holdout")
+    if "documents" not in holdout:
+        raise ValueError(f"{where}: `holdout` must say how many `documents`")
+    return replace(dataset, held_out=HeldOut(**holdout))
 
 
 def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
@@ -181,6 +189,8 @@ def write_recipe(recipe: Recipe) -> str:
         for name in ("total_steps", "flush_every")
         if getattr(recipe, name)
     ]
+    if recipe.when_exhausted != STOP:
+        lines.append(f"when_exhausted = {_value(recipe.when_exhausted)}")
     tables = {
         "tokenize": _without_defaults(Tokenize(tokenizer="?"), recipe.tokenize, TOKENIZE),
         "packing": _without_defaults(Packing(seq_len=1), recipe.packing, PACKING[1:]),
@@ -199,6 +209,10 @@ def write_recipe(recipe: Recipe) -> str:
         path: Any = dataset.paths[0] if len(dataset.paths) == 1 else list(dataset.paths)
         plain = Dataset.from_path("?", "?")
         table = {"name": dataset.name, "path": path} | _without_defaults(plain, dataset, DATASET[2:])
+        if dataset.held_out is not None:
+            default = HeldOut(documents=dataset.held_out.documents)
+            given = _without_defaults(default, dataset.held_out, HOLDOUT)
+            table["holdout"] = {"documents": default.documents} | given
         lines += ["", "[[datasets]]", *(f"{field} = {_value(value)}" for field, value in table.items())]
     return "\n".join(lines) + "\n"
 

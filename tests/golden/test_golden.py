@@ -66,6 +66,26 @@ def test_an_order_of_one_group() -> None:
     assert lane(make([3, 1, 4], 1, "code"), 0, 8) == "0.1 0.0 0.2 2.3 1.0 2.2 2.1 2.0"
 
 
+def test_the_order_of_the_files() -> None:
+    counts = np.array([3, 1, 4])
+    found = [
+        lane(
+            Order(
+                seed=42, name="web", num_lanes=lanes, num_documents=counts, num_bytes=counts, order="identity"
+            ),
+            index,
+            8,
+        )
+        for lanes, index in ((1, 0), (3, 0), (3, 1), (3, 2))
+    ]
+    assert found == [
+        "0.0 0.1 0.2 1.0 2.0 2.1 2.2 2.3",
+        "0.0 1.0 2.2 0.1 2.0 2.3 0.2 2.1",
+        "0.1 2.0 2.3 0.2 2.1 0.0 1.0 2.2",
+        "0.2 2.1 0.0 1.0 2.2 0.1 2.0 2.3",
+    ]
+
+
 def test_an_order_of_groups_and_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order_module, "GROUP_CHUNKS", 4)
     monkeypatch.setattr(order_module, "GROUP_DOCUMENTS", 2)

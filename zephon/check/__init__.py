@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zephon import plugins
-from zephon.check.plan import check_schedule, check_shape
+from zephon.check.plan import check_end, check_schedule, check_shape, few_documents
 from zephon.check.probe import Probe, open_dataset, refusal
 from zephon.check.report import (
     ERROR,
@@ -31,6 +31,7 @@ from zephon.feed import block_bytes
 from zephon.opened import SPOOL_BYTES, Report, default_cache
 from zephon.options import BUDGET_BYTES
 from zephon.order import CACHED_DOCUMENTS
+from zephon.readers.subset import SubsetReader
 from zephon.recipe import Recipe
 from zephon.schedule import PARTS, ScheduleTable
 from zephon.spool import Spool
@@ -155,20 +156,21 @@ class _Check:
     def open_datasets(self, report: Report | None) -> None:
         """Opens every dataset, each on its own."""
         for index, dataset in enumerate(self.recipe.datasets):
-            reader, findings = open_dataset(dataset, base=self.recipe.base, cache=self.cache, report=report)
+            reader, findings = open_dataset(self.recipe, dataset, cache=self.cache, report=report)
             self.findings += findings
             if reader is None:
                 continue
             self.probes[index] = Probe(dataset, reader, self.recipe.seed)
-            count = int(reader.chunks().num_documents.sum())
+            count = int(reader.chunks().num_documents.sum()) * (dataset.max_epochs or 1)
             if count < self.recipe.lanes:
-                message = f"{count} documents for {self.recipe.lanes} lanes: lanes read the same ones in turn"
-                cure = "give it a small weight, add documents, or use fewer lanes"
-                self.add(WARNING, f"dataset {dataset.name}", message, cure)
+                self.findings.append(few_documents(self.recipe, dataset, count))
 
     def check_disk(self) -> None:
         """Looks whether the texts of compressed chunks fit the cache folder."""
-        spools = [p.reader for p in self.probes.values() if isinstance(p.reader, Spool)]
+        readers = [
+            p.reader.reader if isinstance(p.reader, SubsetReader) else p.reader for p in self.probes.values()
+        ]
+        spools = [reader for reader in readers if isinstance(reader, Spool)]
         if not spools:
             return
         total, missing = _expanded_bytes(spools)
@@ -237,7 +239,11 @@ class _Check:
         if self.table is not None and mean:
             most = max(shares[index] for shares in self.table.shares)
             per_1000 = 1000 * self.recipe.tokens_per_step * most / PARTS / (mean * count)
-            self._warn_epochs(index, mean * count)
+            if probe.dataset.max_epochs is None:
+                self._warn_epochs(index, mean * count)
+            else:
+                num_tokens = mean * count * probe.dataset.max_epochs
+                self.findings += check_end(self.recipe, self.table, index, num_tokens)
         files = identity.get("files", [])
         return DatasetFacts(
             name=probe.dataset.name,

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from zephon.check.report import ERROR, OK, WARNING, Finding
+from zephon.dataset import STOP, Dataset
 from zephon.recipe import Recipe
 from zephon.schedule import PARTS, Schedule, ScheduleTable
 from zephon.shape import NEAREST, cure_shape, divisors, listed, nearest
@@ -84,6 +85,41 @@ def check_schedule(recipe: Recipe, schedule: Schedule, table: ScheduleTable) -> 
     num = len(table.starts)
     message = f"{num} phase{'s' * (num != 1)}, the last from step {table.starts[-1]} on"
     yield Finding(severity=OK, subject="schedule", message=message)
+
+
+def few_documents(recipe: Recipe, dataset: Dataset, count: int) -> Finding:
+    """Returns what a dataset with fewer documents to read, `count`, than there are lanes means."""
+    message = f"{count} documents for {recipe.lanes} lanes: lanes read the same ones in turn"
+    if dataset.max_epochs is not None:
+        message = f"{count} documents for {recipe.lanes} lanes: {recipe.lanes - count} lanes have none of it"
+        if recipe.when_exhausted == STOP:
+            message += ", and the run ends when such a lane is to draw from it"
+    cure = "give it a small weight, add documents, or use fewer lanes"
+    return Finding(severity=WARNING, subject=f"dataset {dataset.name}", message=message, cure=cure)
+
+
+def check_end(recipe: Recipe, table: ScheduleTable, index: int, num_tokens: float) -> Iterator[Finding]:
+    """Yields when a dataset with `max_epochs` ends, which has `num_tokens` in all of them, by estimate."""
+    dataset, left, end = recipe.datasets[index], num_tokens, None
+    for start, until, shares in zip(table.starts, [*table.starts[1:], None], table.shares, strict=True):
+        per_step = recipe.tokens_per_step * shares[index] / PARTS
+        if per_step and (until is None or left <= per_step * (until - start)):
+            end = start + int(left / per_step)
+            break
+        left -= per_step * ((until or start) - start)
+    if end is None:
+        return
+    total, subject = recipe.total_steps, f"dataset {dataset.name}"
+    message = f"max_epochs = {dataset.max_epochs} ends it after about {end:,} steps"
+    if recipe.when_exhausted == STOP and total is not None and end < total:
+        yield Finding(
+            severity=WARNING,
+            subject=subject,
+            message=f"{message}, and with it the run, before total_steps = {total:,}",
+            cure='give it less weight or more epochs, or set when_exhausted = "redistribute"',
+        )
+    else:
+        yield Finding(severity=OK, subject=subject, message=message)
 
 
 def _rounded_away(schedule: Schedule, table: ScheduleTable) -> Iterator[tuple[str, int, float]]:

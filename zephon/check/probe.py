@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon import opened
 from zephon.bits import bits, key, permutation
 from zephon.check.report import ERROR, OK, WARNING, Finding
 from zephon.dataset import Dataset
 from zephon.errors import DataError, Fault
 from zephon.opened import SPOOL_BYTES, Report
-from zephon.readers import RandomReader, open_reader
+from zephon.readers import RandomReader
+from zephon.recipe import Recipe
 from zephon.tokenizer import Encoder
 
 SAMPLE_DOCUMENTS = 512
@@ -32,13 +34,23 @@ Places = tuple[int, int]
 
 
 def open_dataset(
-    dataset: Dataset, *, base: Path, cache: Path, report: Report | None
+    recipe: Recipe, dataset: Dataset, *, cache: Path, report: Report | None
 ) -> tuple[RandomReader | None, list[Finding]]:
-    """Returns the opened dataset, or None and the finding that says why not."""
+    """Returns the reader of a dataset, or of its part, or None and the finding that says why not."""
     try:
-        return open_reader(dataset, base=base, cache=cache, spool_bytes=SPOOL_BYTES, report=report), []
+        reader, held_out = opened.open_dataset(
+            recipe, dataset, cache=cache, spool_bytes=SPOOL_BYTES, report=report
+        )
     except (DataError, OSError, ValueError, TypeError, LookupError) as error:
         return None, [refusal(f"dataset {dataset.name}", error)]
+    if held_out is None:
+        return reader, []
+    total, given = held_out.num_documents, held_out.held_out
+    message = (
+        f"{given.documents:,} of {total:,} documents are held out (seed {given.seed}); this is the part "
+    )
+    message += f"{given.part!r}; a run folder's lock keeps which they are, this check chooses them anew"
+    return reader, [Finding(severity=OK, subject=f"dataset {dataset.name}", message=message)]
 
 
 def refusal(subject: str, error: Exception) -> Finding:

@@ -62,7 +62,7 @@ class Measured:
     @property
     def tokens_per_s(self) -> float:
         """Returns tokens for each second of the clock."""
-        return self.tokens / self.wall_s
+        return self.tokens / max(self.wall_s, 1e-9)
 
     @property
     def tokens_per_cpu_s(self) -> float:
@@ -103,7 +103,8 @@ def measure(source: Source, options: LoaderOptions, seconds: float, progress: La
         began = time.monotonic()
         cpu_before = cpu_s()
         with Loader(opened, options) as loader:
-            next(loader)
+            if next(loader, None) is None:
+                raise ValueError("the data end before the first step: nothing can be measured")
             first_batch_s = time.monotonic() - began
             after_first = cpu_s()
             wall_s, steps = run_for(loader, seconds, progress)
@@ -131,10 +132,10 @@ def measure(source: Source, options: LoaderOptions, seconds: float, progress: La
 
 
 def run_for(loader: Loader, seconds: float, progress: LateProgress) -> tuple[float, int]:
-    """Returns (time, steps) of taking batches for `seconds`, at least one."""
+    """Returns (time, steps) of taking batches for `seconds`, at least one; fewer where the data end."""
     began, steps = time.monotonic(), 0
     spent = 0.0
-    while spent < seconds:
+    while spent < seconds and loader.has_next():
         next(loader)
         steps += 1
         spent = time.monotonic() - began
@@ -147,7 +148,7 @@ def _restore_s(opened: Opened, options: LoaderOptions, state: dict[str, object])
     began = time.monotonic()
     with Loader(opened, options) as loader:
         loader.load_state_dict(state)
-        next(loader)
+        next(loader, None)
         return time.monotonic() - began
 
 

@@ -29,6 +29,7 @@ from rich.text import Text
 from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError, explain
 from zephon.opened import Opened, open_recipe
 from zephon.recipe import Recipe
+from zephon.replay import read_lock
 from zephon.toml import missing_recipe, parse_setting
 
 RECIPE_FILE = "recipe.toml"
@@ -133,8 +134,10 @@ class Source:
             ) from error
 
     def open(self, progress: LateProgress) -> Opened:
-        """Returns the opened recipe."""
-        return open_recipe(self.load(), cache=self.cache, backend=self.backend, report=progress)
+        """Returns the opened recipe; of a run folder, with the documents held out that its lock names."""
+        recipe, folder = self.load(), Path(self.recipe)
+        lock = read_lock(folder) if recipe.is_split and folder.is_dir() else None
+        return open_recipe(recipe, cache=self.cache, backend=self.backend, report=progress, lock=lock)
 
 
 class LateProgress:

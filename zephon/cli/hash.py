@@ -5,7 +5,8 @@ Upstream: the shell. Downstream: `zephon.loader` and `zephon.batch`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,10 +31,12 @@ from zephon.cli.common import (
     write,
     write_json,
 )
+from zephon.dataset import PAD
 from zephon.errors import StateError, explain
 from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
+from zephon.recipe import Recipe
 from zephon.runfolder import read_batches
 
 DIGEST_CHARACTERS = 64
@@ -112,6 +115,8 @@ def print_steps(
             found[step] = value
             if not as_json:
                 write(f"{step} {value}")
+    if len(found) < len(wanted):
+        typer.echo(f"the data end: {len(found)} of the {len(wanted)} steps asked for are there", err=True)
     different, missing = ([], []) if expected is None else differing(found, expected.digests)
     if as_json:
         compared = {} if expected is None else {"different": different, "missing": missing}
@@ -127,16 +132,42 @@ def run_steps(
     """Yields (step, digest) for the steps wanted; the ranks run one after the other."""
     recipe = source.load()
     options.check(recipe.lanes, recipe.rows_per_step)
-    world, total = options.dp_world_size, wanted.stop * options.dp_world_size
+    world = options.dp_world_size
     with closing(source.open(progress)) as opened:
+        if opened.recipe.is_finite and world > 1:
+            end = end_of_run(opened, options, wanted, progress)
+            wanted = range(min(wanted.start, end), end)
         rows: dict[int, list[RowDigest]] = {}
-        for rank in range(world):
+        for rank in range(world if wanted else 0):
             ranked = replace(options, dp_rank=rank)
+            if world > 1:
+                ranked = replace(ranked, any_rank=_ends_at(opened.recipe, wanted.stop))
             for step, found in rank_steps(opened, ranked, wanted):
                 rows.setdefault(step, []).extend(found)
-                progress("steps", rank * wanted.stop + step + 1, total)
+                progress("steps", rank * wanted.stop + step + 1, wanted.stop * world)
                 if rank == world - 1 and step in wanted:
                     yield step, step_digest(rows.pop(step))
+
+
+def end_of_run(opened: Opened, options: LoaderOptions, wanted: range, progress: LateProgress) -> int:
+    """Returns the step before which the ranks end together, at most where the steps wanted end."""
+    ends = []
+    for rank in range(options.dp_world_size):
+        alone = replace(options, dp_rank=rank, any_rank=bool)
+        steps = rank_steps(opened, alone, range(wanted.stop, wanted.stop))
+        end = 0
+        for end, _ in enumerate(steps, start=1):
+            progress("find the end", rank * wanted.stop + end, wanted.stop * options.dp_world_size)
+        ends.append(end)
+    return max(ends) if opened.recipe.when_exhausted == PAD else min(ends)
+
+
+def _ends_at(recipe: Recipe, end: int) -> Callable[[bool], bool]:
+    """Returns the `any_rank` of a run that is known to end before step `end`."""
+    steps = itertools.count()
+    if recipe.when_exhausted == PAD:
+        return lambda _: next(steps) < end
+    return lambda _: next(steps) >= end
 
 
 def rank_steps(

@@ -86,8 +86,8 @@ def show(
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
     with LateProgress() as progress, closing(source.open(progress)) as opened:
         batch = batch_of_step(opened, chosen, lane, progress)
-        rows = list(describe_rows(opened, batch))
-        shares = shares_of_step(opened, batch)
+        rows = [row for row in describe_rows(opened, batch) if lane in (None, row.lane)]
+        shares = shares_of_step(opened, batch, lane)
     if as_json:
         write_json(_to_json(chosen, shares, rows))
     else:
@@ -95,17 +95,19 @@ def show(
 
 
 def batch_of_step(opened: Opened, step: int, lane: int | None, progress: LateProgress) -> Batch:
-    """Returns the rows of one step, of all lanes or of one, as one batch."""
+    """Returns a batch with the rows of one step, of all lanes or at least of one."""
     lanes = opened.recipe.lanes
     if lane is not None and lane >= lanes:
         raise typer.BadParameter(f"--lane must be in [0, {lanes}), got {lane}")
-    alone = LoaderOptions() if lane is None else LoaderOptions(dp_rank=lane, dp_world_size=lanes)
-    with Loader(opened, alone) as loader:
+    # Where the data end, only all lanes together say at which step.
+    is_alone = lane is not None and not opened.recipe.is_finite
+    options = LoaderOptions(dp_rank=lane or 0, dp_world_size=lanes) if is_alone else LoaderOptions()
+    with Loader(opened, options) as loader:
         for batch in loader:
             progress("steps", batch.step + 1, step + 1)
             if batch.step == step:
                 return batch
-    raise ValueError(f"--step must be a step of the run, got {step}; the data end before it")
+        raise ValueError(f"--step must be a step of the run, got {step}; the data end at {loader.num_steps}")
 
 
 def describe_rows(opened: Opened, batch: Batch) -> Iterator[ShownRow]:
@@ -141,9 +143,10 @@ def _pieces_of(opened: Opened, batch: Batch, columns: Pieces, index: int) -> Ite
         begin += length
 
 
-def shares_of_step(opened: Opened, batch: Batch) -> dict[str, dict[str, float | int]]:
-    """Returns, for each dataset, tokens drawn and the share planned and realised in the rows of the batch."""
-    drawn = {name: int(column.sum()) for name, column in batch.tokens_by_dataset.items()}
+def shares_of_step(opened: Opened, batch: Batch, lane: int | None) -> dict[str, dict[str, float | int]]:
+    """Returns, for each dataset, tokens drawn and the share planned and realised in the rows of the lane."""
+    shown = np.ones(len(batch.lanes), dtype=np.bool_) if lane is None else batch.lanes == lane
+    drawn = {name: int(column[shown].sum()) for name, column in batch.tokens_by_dataset.items()}
     total = max(1, sum(drawn.values()))
     planned = dict(zip(batch.datasets, opened.table.at(batch.step), strict=True))
     return {

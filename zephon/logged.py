@@ -1,0 +1,202 @@
+"""What a run folder says of the rows that counted, in memory: 32 bytes a row, to compare batches with.
+
+Upstream: the batch logs of `runfolder.py`. Downstream: `replay.py` and `verify.py`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zephon.batch import Batch, digest
+from zephon.errors import StateError, explain
+from zephon.runfolder import LogFile, read_lines
+
+DIGEST_BYTES = 32
+ABSENT = bytes(DIGEST_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A row that is not what was logged."""
+
+    step: int
+    lane: int
+    row: int
+    logged: str
+    found: str
+    file: LogFile
+
+
+@dataclass(slots=True)
+class _LaneRows:
+    """The digests of one lane's rows [first, first + n), and from which row on which file has them."""
+
+    first: int = 0
+    digests: bytearray = field(default_factory=bytearray)
+    sources: list[tuple[int, int]] = field(default_factory=list)
+
+    def cut(self, row: int) -> None:
+        """Drops what is known from `row` on."""
+        del self.digests[max(0, row - self.first) * DIGEST_BYTES :]
+        self.sources = [source for source in self.sources if source[0] < row]
+
+    def put(self, row: int, value: bytes, file: int) -> None:
+        if not self.digests:
+            self.first = row
+        at = (row - self.first) * DIGEST_BYTES
+        if at < 0 or len(value) != DIGEST_BYTES:
+            raise ValueError(f"row {row} with {len(value)} bytes")
+        self.digests += bytes(max(0, at - len(self.digests)))
+        self.digests[at : at + DIGEST_BYTES] = value
+        if not self.sources or self.sources[-1][1] != file:
+            self.sources.append((row, file))
+
+    def get(self, row: int) -> bytes | None:
+        at = (row - self.first) * DIGEST_BYTES
+        if not 0 <= at < len(self.digests):
+            return None
+        value = bytes(self.digests[at : at + DIGEST_BYTES])
+        return None if value == ABSENT else value
+
+    def source(self, row: int) -> int:
+        return self.sources[bisect_right(self.sources, row, key=lambda source: source[0]) - 1][1]
+
+
+@dataclass(slots=True)
+class _FileTokens:
+    """Rows and tokens by dataset that one file has, for each of its steps."""
+
+    first_step: int = -1
+    rows: array[int] = field(default_factory=lambda: array("q"))
+    tokens: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, step: int, num_rows: int, tokens: Sequence[int]) -> None:
+        if not self.rows:
+            self.first_step = step
+        while len(self.rows) <= step - self.first_step:
+            self.rows.append(0)
+            self.tokens.extend([0] * len(tokens))
+        at = step - self.first_step
+        self.rows[at] += num_rows
+        for i, value in enumerate(tokens, at * len(tokens)):
+            self.tokens[i] += value
+
+
+class LoggedRows:
+    """The rows of some lanes and steps as the newest attempts have them; files are added oldest first."""
+
+    def __init__(
+        self, lanes: range, steps: range, *, rows_per_step: int, names: Sequence[str] | None = None
+    ) -> None:
+        """Takes rows of `lanes` in `steps`, half-open; tokens are kept for the datasets of `names`."""
+        self.lanes, self.steps = lanes, steps
+        self.files: list[LogFile] = []
+        self.end_step = 0
+        """One past the last step of which a row is logged, those before `steps` included."""
+        self.schedule = ""
+        """Hash of the table of the newest batch; it has the shares of all batches before it."""
+        self._newest = (-1, -1)
+        self._rows_per_step = rows_per_step
+        self._names = names
+        self._rows: dict[int, _LaneRows] = {lane: _LaneRows() for lane in lanes}
+        self._tokens: list[_FileTokens] = []
+
+    def add(self, file: LogFile) -> None:
+        """Adds what a file has; from its first row of a lane on it takes the place of older files."""
+        index = len(self.files)
+        self.files.append(file)
+        self._tokens.append(_FileTokens())
+        schedule, step, begun = file.schedule, -1, set[int]()
+        for entry in read_lines(file.path):
+            try:
+                if entry["step"] >= self.steps.stop:
+                    break
+                step, schedule = entry["step"], entry.get("schedule", schedule)
+                self._put(index, entry, begun)
+            except (KeyError, ValueError, TypeError) as error:
+                raise _unreadable(file, error) from None
+        if (file.attempt, step) >= self._newest:
+            self._newest, self.schedule = (file.attempt, step), schedule
+
+    def _put(self, index: int, entry: Mapping[str, Any], begun: set[int]) -> None:
+        step, rows = entry["step"], entry["rows"]
+        if rows and rows[0][1] // self._rows_per_step != step:
+            raise _other_shape(self.files[index], rows[0], step, self._rows_per_step)
+        for lane, row, value in rows:
+            of_lane = self._rows.get(lane)
+            if of_lane is None:
+                continue
+            if lane not in begun:
+                begun.add(lane)
+                of_lane.cut(row)
+            if step >= self.steps.start:
+                of_lane.put(row, bytes.fromhex(value), index)
+            self.end_step = max(self.end_step, step + 1)
+        if self._names is not None:
+            counts = [int(entry["tokens"].get(name, 0)) for name in self._names]
+            self._tokens[index].add(step, len(rows), counts)
+
+    def compare(self, batch: Batch) -> tuple[int, list[Difference]]:
+        """Returns the rows of the batch that the log has, and those of them that differ; digests cost."""
+        places = list(zip(batch.lanes.tolist(), batch.rows.tolist(), strict=True))
+        logged = [self._rows[lane].get(row) if lane in self.lanes else None for lane, row in places]
+        num_rows = sum(value is not None for value in logged)
+        if not num_rows:
+            return 0, []
+        return num_rows, [
+            Difference(
+                step=batch.step,
+                lane=lane,
+                row=row,
+                logged=value.hex(),
+                found=found,
+                file=self.files[self._rows[lane].source(row)],
+            )
+            for (lane, row, found), value in zip(digest(batch), logged, strict=True)
+            if value is not None and found != value.hex()
+        ]
+
+    def tokens(self, step: int) -> list[int] | None:
+        """Returns the tokens by dataset of a step; None where rows are missing, or count only in part."""
+        sources: Counter[int] = Counter()
+        for lane in self.lanes:
+            for row in range(step * self._rows_per_step, (step + 1) * self._rows_per_step):
+                if self._rows[lane].get(row) is None:
+                    return None
+                sources[self._rows[lane].source(row)] += 1
+        totals = [0] * len(self._names or ())
+        for index, num_rows in sources.items():
+            found = self._tokens[index]
+            at = step - found.first_step
+            if found.rows[at] != num_rows:
+                return None
+            for i in range(len(totals)):
+                totals[i] += found.tokens[at * len(totals) + i]
+        return totals
+
+
+def _unreadable(file: LogFile, error: Exception) -> StateError:
+    return StateError(
+        explain(
+            f"the batch log {str(file.path)!r} cannot be read",
+            got=f"{type(error).__name__}: {error}",
+            rule="a line has a step and (lane, row, SHA-256) of its rows",
+            cure="take the file out of the folder to compare what the others have",
+        )
+    )
+
+
+def _other_shape(file: LogFile, row: Sequence[Any], step: int, rows_per_step: int) -> StateError:
+    return StateError(
+        explain(
+            f"the run of {str(file.path)!r} has steps of another size",
+            got=f"row {row[1]} of lane {row[0]} in step {step}",
+            rule=f"this recipe has {rows_per_step} rows of every lane in a step",
+            cure="give the recipe of the run",
+        )
+    )

@@ -1,0 +1,53 @@
+"""Some documents of a dataset as if they were all of it.
+
+Upstream: an opened reader and `holdout.py`, which says which documents. Downstream: the loader.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon.readers.base import Chunks, RandomReader, Texts
+
+Int64 = NDArray[np.int64]
+
+
+class SubsetReader:
+    """The given documents of a reader, in file order; a chunk is what is left of one of the reader's."""
+
+    def __init__(self, reader: RandomReader, documents: Int64) -> None:
+        """Takes `documents`, (k,) ascending, k >= 1, numbered through all chunks of `reader`."""
+        self.name = reader.name
+        self.reader = reader
+        chunks = reader.chunks()
+        firsts = np.cumsum(chunks.num_documents) - chunks.num_documents
+        self._chunk = np.searchsorted(firsts, documents, side="right") - 1  # (k,) int64
+        self._record = documents - firsts[self._chunk]  # (k,) int64
+        used, self._firsts, counts = np.unique(self._chunk, return_index=True, return_counts=True)
+        mean_bytes = chunks.num_bytes[used] // chunks.num_documents[used]
+        self._chunks = Chunks(counts, np.maximum(1, mean_bytes) * counts)
+
+    def chunks(self) -> Chunks:
+        """Returns the chunks, weighed by the mean of those that they are parts of."""
+        return self._chunks
+
+    def texts(self, chunk: Int64, record: Int64, max_bytes: int) -> Texts:
+        """Returns the documents at (chunk[i], record[i]), in the order asked."""
+        place = self._firsts[chunk] + record
+        return self.reader.texts(self._chunk[place], self._record[place], max_bytes)
+
+    def where(self, chunk: int, record: int) -> tuple[str, int]:
+        """Returns the file and the record in it, as the reader of the whole dataset does."""
+        place = int(self._firsts[chunk]) + record
+        return self.reader.where(int(self._chunk[place]), int(self._record[place]))
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the identity of the whole dataset; the lock adds which documents these are."""
+        return self.reader.identity()
+
+    def close(self) -> None:
+        """Closes the reader."""
+        self.reader.close()

@@ -1,0 +1,232 @@
+"""Replay: every batch is compared with what an earlier run delivered, before it is delivered.
+
+Upstream: a run folder. Downstream: `loader.py`, which hands every batch to a `DeliveryLog`, and `verify.py`,
+which takes what differs between a run folder and what is open here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zephon.batch import Batch
+from zephon.errors import StateError, explain, shorten
+from zephon.lock import lock_hashes
+from zephon.logged import Difference, LoggedRows
+from zephon.opened import Opened
+from zephon.options import LoaderOptions
+from zephon.recipe import Recipe, diff_configuration
+from zephon.runfolder import LOCK, NO_TOML, RECIPE, BatchLog, Ranks, read_log_files
+from zephon.schedule import ScheduleTable
+
+MAX_CHANGES = 8
+
+_log = logging.getLogger("zephon")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that a run folder has otherwise than what is open here."""
+
+    name: str
+    """recipe.FIELD, data.DATASET, tokenizer.PART or plugins.ROLE.KIND."""
+    run: str
+    here: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: the run has {self.run}, here it is {self.here}"
+
+
+def read_recipe(folder: Path) -> Recipe | None:
+    """Returns the recipe of a run folder; None where it has none, or one without a TOML form."""
+    path = folder / RECIPE
+    if not path.exists() or path.read_text(encoding="utf-8").startswith(NO_TOML):
+        return None
+    return Recipe.from_toml(path)
+
+
+def read_lock(folder: Path) -> dict[str, Any] | None:
+    """Returns the lock of a run folder, or None where it has none."""
+    path = folder / LOCK
+    if not path.exists():
+        return None
+    try:
+        lock = dict(json.loads(path.read_text(encoding="utf-8")))
+        lock_hashes(lock)
+        return lock
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StateError(
+            explain(
+                f"the lock {str(path)!r} cannot be read",
+                got=f"{type(error).__name__}: {error}",
+                rule="a lock is the JSON that the run wrote",
+                cure="bring the file back, or take it away to compare without it",
+            )
+        ) from None
+
+
+def changed_recipe(saved: Recipe, ours: Recipe) -> list[Change]:
+    """Returns the fields of the configurations that differ; the schedule is in none."""
+    found = diff_configuration(saved.configuration(), ours.configuration())
+    return [Change(f"recipe.{name}", shorten(run), shorten(here)) for name, run, here in found]
+
+
+def changed_lock(saved: Mapping[str, Any], ours: Mapping[str, Any]) -> list[Change]:
+    """Returns what differs of data, tokenizer and plugins: the first part of each that does."""
+    run, here = lock_hashes(saved), lock_hashes(ours)
+    found = []
+    for name in sorted({*run, *here}):
+        if run.get(name) != here.get(name):
+            table, _, entry = name.partition(".")
+            parts = [json.loads(json.dumps(lock.get(table, {}).get(entry))) for lock in (saved, ours)]
+            where, *values = _first_part(name, *parts)
+            found.append(Change(where, *(shorten(value, 160) for value in values)))
+    return found
+
+
+def _first_part(name: str, run: Any, here: Any) -> tuple[str, Any, Any]:
+    """Returns the innermost table, or entry of a list of entries, that differs first."""
+    if isinstance(run, dict) and isinstance(here, dict):
+        key = next(k for k in sorted({*run, *here}) if run.get(k) != here.get(k))
+        return _first_part(f"{name}.{key}", run.get(key), here.get(key))
+    if isinstance(run, list) and isinstance(here, list) and len(run) == len(here):
+        at = next(i for i, (a, b) in enumerate(zip(run, here, strict=True)) if a != b)
+        return f"{name}[{at}]", run[at], here[at]
+    return name, run, here
+
+
+class Replay:
+    """Compares the batches of some lanes with what a run logged; the first that differs is an error."""
+
+    def __init__(self, folder: Path, opened: Opened, lanes: range) -> None:
+        """Refuses a folder of another recipe or other data; the batch logs are read at the first batch."""
+        self._folder, self._opened, self._lanes = folder, opened, lanes
+        self._files = read_log_files(folder)
+        if not self._files:
+            raise StateError(
+                explain(
+                    f"`replay` folder {str(folder)!r} holds no batches",
+                    got="no batch log with a row" if folder.is_dir() else "no such folder",
+                    rule="`replay` names the run folder of an earlier run",
+                    cure="give the folder that the run had as its `run_folder`",
+                )
+            )
+        self._refuse_changes()
+        self._logged: LoggedRows | None = None
+        self._num_rows = self._num_lacking = self._end_step = 0
+        self._is_over = False
+
+    def _refuse_changes(self) -> None:
+        recipe, lock = read_recipe(self._folder), read_lock(self._folder)
+        changes = [] if recipe is None else changed_recipe(recipe, self._opened.recipe)
+        changes += [] if lock is None else changed_lock(lock, self._opened.lock)
+        for what, found in ((f"{RECIPE} that can be read", recipe), (LOCK, lock)):
+            if found is None:
+                _log.info("replay: %s has no %s; it is not compared", self._folder, what)
+        if changes:
+            raise StateError(
+                explain(
+                    f"the run of `replay` folder {str(self._folder)!r} is another",
+                    got=f"{len(changes)} things differ:\n{list_changes(changes)}",
+                    rule="a replay has the recipe, data, tokenizer and plugins of the run it repeats",
+                    cure="bring these back as the run had them, or leave `replay` out",
+                )
+            )
+
+    def check(self, batch: Batch) -> None:
+        """Returns if the rows of the batch are those of the run; raises StateError if one is not."""
+        logged = self._logged or self._read(batch.step)
+        if batch.step >= logged.end_step:
+            self._end(f"its log ends before step {logged.end_step}, from which on nothing is compared")
+            return
+        num_rows, differences = logged.compare(batch)
+        if differences:
+            self._is_over = True
+            raise self._differs(differences, num_rows)
+        lacking = len(batch.rows) - num_rows
+        if lacking and not self._num_lacking:
+            _log.warning(
+                "replay: %s lacks rows of step %d (lane %d first): what it lacks is counted, not compared",
+                self._folder, batch.step, int(batch.lanes[0]),
+            )  # fmt: skip
+        self._num_rows += num_rows
+        self._num_lacking += lacking
+
+    def _read(self, step: int) -> LoggedRows:
+        """Returns the log from `step` on, as far as it is written."""
+        rows_per_step = self._opened.recipe.rows_per_step
+        logged = LoggedRows(self._lanes, range(step, sys.maxsize), rows_per_step=rows_per_step)
+        for file in self._files:
+            if file.ranks.lanes.start < self._lanes.stop and self._lanes.start < file.ranks.lanes.stop:
+                logged.add(file)
+        self._logged = logged
+        return logged
+
+    def _differs(self, differences: list[Difference], num_rows: int) -> StateError:
+        first = min(differences, key=lambda difference: (difference.lane, difference.row))
+        step = f"step {first.step} (a trainer that counts from 1 logs it as {first.step + 1})"
+        return StateError(
+            explain(
+                f"{step}, lane {first.lane}, row {first.row} is not that of the run {str(self._folder)!r}",
+                got=f"digest {first.found}; {len(differences)} of the batch's {num_rows} logged rows differ",
+                rule=f"the run logged {first.logged} ({first.file.label}, {first.file.path.name})",
+                cure=f"`zephon verify {self._folder}` says what else differs; leave `replay` out to go on",
+            )
+        )
+
+    def _end(self, why: str) -> None:
+        if not self._is_over:
+            self._is_over = True
+            _log.info(
+                "replay: %s: %s; %d rows were equal, %d were not in its log",
+                self._folder, why, self._num_rows, self._num_lacking,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Says once how much was compared."""
+        if self._logged is not None:
+            self._end("closed")
+
+
+def list_changes(changes: list[Change]) -> str:
+    """Returns a line for each change, of many the first."""
+    lines = [f"    {change}" for change in changes[:MAX_CHANGES]]
+    return "\n".join(
+        [*lines, *([f"    and {len(changes) - MAX_CHANGES} more"] if changes[MAX_CHANGES:] else [])]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryLog:
+    """What sees each batch before it is delivered: the replay, which may refuse it; the run's own log."""
+
+    replay: Replay | None
+    log: BatchLog | None
+
+    @classmethod
+    def open(cls, opened: Opened, options: LoaderOptions, lanes: range) -> DeliveryLog | None:
+        """Returns what the options ask for, or None."""
+        replay = None if options.replay is None else Replay(Path(options.replay), opened, lanes)
+        folder = None if options.run_folder is None else Path(options.run_folder)
+        ranks = Ranks(dp_rank=options.dp_rank, dp_world_size=options.dp_world_size, lanes=lanes)
+        log = BatchLog.open(opened, folder, ranks)
+        return None if replay is None and log is None else cls(replay, log)
+
+    def write(self, batch: Batch, restores: int, table: ScheduleTable) -> None:
+        """Compares and logs a batch; see `BatchLog.write`."""
+        if self.replay is not None:
+            self.replay.check(batch)
+        if self.log is not None:
+            self.log.write(batch, restores, table)
+
+    def close(self) -> None:
+        """Ends both."""
+        if self.replay is not None:
+            self.replay.close()
+        if self.log is not None:
+            self.log.close()
