@@ -43,6 +43,7 @@ class ZephonTrainer(Trainer):
     def __init__(self, config: Config) -> None:
         """Builds the job; refuses it on all ranks, before the model, where the launch check finds a fault."""
         super().__init__(config)
+        self._first_step = 0
         self.data_metrics = DataMetrics(self.data, self.parallel_dims, self.device)
         if config.validator.enable and isinstance(self.validator, ZephonValidator):
             self.validator.use(self.data.rank)
@@ -105,7 +106,8 @@ class ZephonTrainer(Trainer):
         try:
             super().train()
         except CheckpointException as error:
-            missing = re.search(r"Missing key in checkpoint state_dict: (\S+?)\.?(?=[\s'\")]|$)", str(error))
+            said = "\n".join(str(found) for found, _ in error.failures.values())  # without their code lines
+            missing = re.search(r"Missing key in checkpoint state_dict: (\S+?)\.?$", said, re.MULTILINE)
             if missing is None or missing[1].partition(".")[0] not in NEEDED:
                 raise
             refuse_together([_no_state(self.config, f"lacks {missing[1]!r}")], STATE)
@@ -115,6 +117,7 @@ class ZephonTrainer(Trainer):
     ) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         """Returns the trainer's iterator, once the data stands where the trainer does."""
         refuse_together(self._misplaced(), STATE)
+        self._first_step = self.step
         return super().batch_generator(data_iterable)
 
     def _misplaced(self) -> list[str]:
@@ -141,7 +144,7 @@ class ZephonTrainer(Trainer):
             f"The data ended: {self.step} steps of {self.config.training.steps} were taken on all ranks."
         )
         saved = self.config.checkpoint.enable and self.step % self.config.checkpoint.interval == 0
-        if self.step and not saved:
+        if self.step > self._first_step and not saved:  # where no step was taken the checkpoint is there
             self.checkpointer.save(self.step, last_step=True)
         return False
 

@@ -1,0 +1,1 @@
+"""A stand-in of `torchtitan.components.data` of the main branch; put on that package's path."""

@@ -1,0 +1,1 @@
+"""Has no `TrainingMicrobatch` unless the test puts one here."""

@@ -1,0 +1,138 @@
+"""What a checkpoint holds; where it lacks the data's state, a run never begins the data anew unsaid."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from plugins.torchtitan.tests.corpus import LONG, STEPS
+from plugins.torchtitan.tests.fixtures import Titan
+from plugins.torchtitan.tests.ranks import Job
+
+REFUSED = "the run is refused"
+CURE = "--dataloader.restart-data"
+THREE = ("--training.steps", "3")
+
+
+@pytest.fixture(scope="module")
+def three_steps(titan: Titan, seeded: list[str]) -> Job:
+    """Returns a run of 2 ranks to step 3, with a full checkpoint there."""
+    return titan.run(2, "three_steps", *seeded, *THREE).ok()
+
+
+def copied(job: Job, dump: Path) -> Path:
+    """Returns a dump folder with the job's checkpoints and run folder."""
+    shutil.copytree(job.dump / "checkpoint", dump / "checkpoint")
+    shutil.copytree(job.dump / "data", dump / "data")
+    return dump
+
+
+def check_refused(job: Job, *parts: str) -> None:
+    """Fails unless every rank ended with 5, with one report of `parts` and without a step."""
+    assert set(job.codes) == {5}, f"exit codes {job.codes}\n{job.tail()}"
+    assert job.log.count(REFUSED) == 1, job.tail()
+    for part in parts:
+        assert part in job.log.partition(REFUSED)[2]
+    assert not job.losses
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_a_checkpoint_holds_one_key_for_each_lane_and_the_shared_ones(three_steps: Job) -> None:
+    from torch.distributed.checkpoint import FileSystemReader, load
+    from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+
+    reader = FileSystemReader(three_steps.dump / "checkpoint" / "step-3")
+    found = reader.read_metadata().state_dict_metadata
+    ours = {key: value for key, value in found.items() if key.startswith("dataloader.")}
+    lanes = [f"lane_{lane:05d}" for lane in range(8)]
+    assert sorted(ours) == sorted(
+        f"dataloader.{n}" for n in [*lanes, "lock", "recipe", "schedule", "version"]
+    )
+    assert all(isinstance(value, BytesStorageMetadata) for value in ours.values())
+    state = dict.fromkeys(ours, b"")
+    load(state, storage_reader=reader, no_dist=True)
+    leaves = {key.removeprefix("dataloader."): value for key, value in state.items()}
+    assert {name: type(value) for name, value in leaves.items()} == {
+        **dict.fromkeys(lanes, bytes),
+        **dict.fromkeys(["lock", "recipe", "schedule"], str),
+        "version": int,
+    }
+    for lane, name in enumerate(lanes):
+        entry = json.loads(leaves[name])
+        assert (entry["lane"], entry["rows"]) == (lane, 3)
+        assert len(leaves[name]) < 1000
+
+
+def test_a_checkpoint_of_which_the_data_is_not_loaded(titan: Titan, three_steps: Job, tmp_path: Path) -> None:
+    dump = copied(three_steps, tmp_path / "dump")
+    excluding = ("--checkpoint.enable", "--checkpoint.exclude-from-loading", "dataloader")
+    check_refused(titan.run(2, dump, *excluding), CURE)
+    job = titan.run(1, dump, *excluding, "--dataloader.restart-data").ok()
+    assert list(job.losses) == [4, 5, 6, 7, 8]
+    fresh = titan.run(1, tmp_path / "fresh", "--training.steps", "5").ok()
+    assert job.digests == fresh.digests  # the data began anew, on purpose
+
+
+def test_a_checkpoint_of_the_model_alone(titan: Titan, seeded: list[str], tmp_path: Path) -> None:
+    saving = (*seeded, "--checkpoint.last-save-model-only")
+    titan.run(1, tmp_path, *saving, *THREE).ok()
+    check_refused(titan.run(2, tmp_path, *saving), CURE)
+
+
+def test_a_checkpoint_that_the_stock_loader_wrote(titan: Titan, tmp_path: Path) -> None:
+    folder = tmp_path / "c4"
+    folder.mkdir()
+    (folder / "data.json").write_text("".join(json.dumps({"text": text}) + "\n" for text in LONG))
+    dump = tmp_path / "dump"
+    stock = ["--module", "plugins.torchtitan.tests.tiny", "--config", "stock", "--checkpoint.enable"]
+    data = ("--dataloader.dataset-path", str(folder))
+    titan.run_plain(1, dump, *stock, *data, *THREE).ok()
+    check_refused(titan.run(2, dump, "--checkpoint.enable"), CURE, "dataloader.")
+    excluding = ("--checkpoint.exclude-from-loading", "dataloader", "--dataloader.restart-data")
+    job = titan.run(1, dump, "--checkpoint.enable", *excluding, "--training.steps", "5").ok()
+    assert list(job.losses) == [4, 5]
+
+
+@pytest.mark.full
+def test_data_that_began_anew_is_gone_on_with_only_where_that_is_said_again(
+    titan: Titan, three_steps: Job, tmp_path: Path
+) -> None:
+    dump = copied(three_steps, tmp_path / "dump")
+    excluding = ("--checkpoint.exclude-from-loading", "dataloader")
+    anew = ("--checkpoint.enable", "--dataloader.restart-data")
+    titan.run(1, dump, *anew, *excluding, "--training.steps", "6").ok()
+    check_refused(titan.run(1, dump, "--checkpoint.enable"), "after step 6 and the data after 3")
+    job = titan.run(2, dump, *anew).ok()
+    assert list(job.scalars["data/step"].values()) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"seed": 8}, ("seed: state has 7, this run has 8",)),
+        ({"weights": {0: {"short": 1, "long": 1}}}, ("the past cannot change", "schedule")),
+    ],
+    ids=["seed", "past"],
+)
+def test_a_checkpoint_of_another_recipe(
+    titan: Titan, three_steps: Job, tmp_path: Path, change: dict[str, object], parts: tuple[str, ...]
+) -> None:
+    recipe = titan.corpus.write(tmp_path / "recipe.toml", **change)
+    dump = copied(three_steps, tmp_path / "dump")
+    job = titan.run(2, dump, "--checkpoint.enable", "--dataloader.recipe", str(recipe))
+    check_refused(job, *parts)
+    assert len(job.digests) == 3  # of the run that was
+
+
+def test_a_schedule_whose_future_alone_is_another_goes_on(
+    titan: Titan, three_steps: Job, unbroken: Job, tmp_path: Path
+) -> None:
+    later = {0: {"short": 3, "long": 1}, 6: {"short": 1, "long": 3}}
+    recipe = titan.corpus.write(tmp_path / "recipe.toml", weights=later)
+    dump = copied(three_steps, tmp_path / "dump")
+    job = titan.run(1, dump, "--checkpoint.enable", "--dataloader.recipe", str(recipe)).ok()
+    same = [job.digests[step] == unbroken.digests[step] for step in range(STEPS)]
+    assert same == [True] * 5 + [False] * 3
