@@ -40,55 +40,56 @@ LOADERS = {
 }
 
 
+def measure(folder: Path, steps: int, console: Console) -> dict[str, list[dict[str, list[float]]]]:
+    """Returns what TorchTitan logged of each step, by loader and then for each of `SIZES`."""
+    texts = data.read_texts(data.build(folder, lambda what, done, total: None))
+    written = data.write_seed(folder, [text for corpus in texts.values() for text in corpus], 0)
+    jobs.start_server({"HF_DATASETS_CACHE": str(folder / "hf"), "ZEPHON_CACHE": str(folder / "cache")})
+    found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in LOADERS}
+    wanted = [(name, size) for name in LOADERS for size in SIZES]
+    for i, (name, size) in enumerate(track(wanted, console=console, description="runs")):
+        config, more = LOADERS[name]
+        reads = f"recipe={written.recipe}" if config == "debug_zephon" else f"dataset-path={written.stock}"
+        arguments = [
+            "--module=experiment",
+            f"--config={config}",
+            f"--hf-assets-path={folder / 'assets'}",
+            f"--training.steps={steps}",
+            f"--training.local-batch-size={8 // size}",
+            f"--dataloader.{reads}",
+            "--checkpoint.no-enable",
+            *more,
+        ]
+        place = folder / "runs" / str(i)
+        shutil.rmtree(place, ignore_errors=True)
+        ended = jobs.run(jobs.Job(folder=place, processes=size, arguments=arguments))
+        if not ended.ok:
+            sys.exit(f"{name} on {size} failed\n{ended.tail()}")
+        tags = {"share_percent": jobs.WAIT_SHARE, "step_s": jobs.STEP_S}
+        found[name].append(
+            {key: [v for step, v in ended.scalars[tag].items() if step >= FIRST] for key, tag in tags.items()}
+        )
+    return found
+
+
 def main() -> None:
     """Measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="where data and runs go")
     parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--json", type=Path, help="where the raw numbers go")
-    given = parser.parse_args()
-    folder, console = given.folder.resolve(), Console(highlight=False)
-    texts = data.read_texts(data.build(folder, lambda what, done, total: None))
-    written = data.write_seed(folder, [text for corpus in texts.values() for text in corpus], 0)
-    jobs.start_server({"HF_DATASETS_CACHE": str(folder / "hf"), "ZEPHON_CACHE": str(folder / "cache")})
-    load, raw = os.getloadavg()[0], {}
+    given, console, load = parser.parse_args(), Console(highlight=False), os.getloadavg()[0]
+    found = measure(given.folder.resolve(), given.steps, console)
     table = Table(title="waiting for data: share of the step, and a step", box=box.SIMPLE_HEAD)
     for name in ("loader", *(f"{size} process{'es' if size > 1 else ''}" for size in SIZES)):
         table.add_column(name, justify="left" if name == "loader" else "right")
-    wanted = [(name, size) for name in LOADERS for size in SIZES]
-    cells: dict[str, list[str]] = {}
-    for name, size in track(wanted, console=console, description="runs"):
-        config, more = LOADERS[name]
-        place = folder / "runs" / f"{config}_{len(raw)}"
-        shutil.rmtree(place, ignore_errors=True)
-        reads = f"--dataloader.dataset-path={written.stock}" if "stock" in config else ""
-        arguments = [
-            "--module=experiment",
-            f"--config={config}",
-            f"--hf-assets-path={folder / 'assets'}",
-            f"--training.steps={given.steps}",
-            f"--training.local-batch-size={8 // size}",
-            reads or f"--dataloader.recipe={written.recipe}",
-            "--checkpoint.no-enable",
-            *more,
-        ]
-        ended = jobs.run(jobs.Job(folder=place, processes=size, arguments=arguments))
-        if not ended.ok:
-            sys.exit(f"{name} on {size} failed\n{ended.tail()}")
-        shares, times = (
-            [value for step, value in ended.scalars[tag].items() if step >= FIRST]
-            for tag in (jobs.WAIT_SHARE, jobs.STEP_S)
-        )
-        raw[f"{name}, {size}"] = {"share_percent": shares, "step_s": times}
-        cells.setdefault(name, []).append(
-            f"{statistics.mean(shares):.2f} % of {statistics.mean(times):.2f} s"
-        )
-    for name, row in cells.items():
-        table.add_row(name, *row)
+    for name, by_size in found.items():
+        cells = [(statistics.mean(one["share_percent"]), statistics.mean(one["step_s"])) for one in by_size]
+        table.add_row(name, *(f"{share:.2f} % of {step:.2f} s" for share, step in cells))
     console.print(table)
     console.print(f"{os.cpu_count()} cores, load {load:.1f} at the start")
     if given.json is not None:
-        given.json.write_text(json.dumps(raw, indent=1) + "\n")
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

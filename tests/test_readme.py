@@ -116,8 +116,15 @@ def test_four_ranks_go_on_as_two(home: Path) -> None:
     assert run(home, sys.executable, "-c", blocks("python")[1]) == "1\n"
 
 
+def test_a_config_of_torchtitan(home: Path) -> None:
+    pytest.importorskip("torchtitan")
+    code = "\nconfig = my_8b()\nprint(type(config).__qualname__, config.dataloader.recipe)"
+    found = run(home, sys.executable, "-W", "ignore", "-c", blocks("python")[2] + code)
+    assert found.splitlines()[-1] == "ZephonTrainer.Config recipe.toml"
+
+
 def test_there_are_no_other_snippets() -> None:
-    assert [len(blocks(language)) for language in ("python", "toml")] == [2, 1]
+    assert [len(blocks(language)) for language in ("python", "toml")] == [3, 1]
 
 
 def test_the_recipe_is_one(home: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plugins.torchtitan.tests.corpus import LONG, STEPS
+from plugins.torchtitan.tests.corpus import LONG, STEPS, write_jsonl
 from plugins.torchtitan.tests.fixtures import Titan
 from plugins.torchtitan.tests.ranks import Job
 
@@ -125,6 +125,19 @@ def test_a_checkpoint_of_another_recipe(
     job = titan.run(2, dump, "--checkpoint.enable", "--dataloader.recipe", str(recipe))
     check_refused(job, *parts)
     assert len(job.digests) == 3  # of the run that was
+
+
+def test_data_that_changed_since_the_checkpoint_must_be_accepted_by_name(
+    titan: Titan, three_steps: Job, unbroken: Job, tmp_path: Path
+) -> None:
+    changed = write_jsonl(tmp_path / "long.jsonl", [text.upper() for text in LONG])
+    dump = copied(three_steps, tmp_path / "dump")
+    on_it = ("--checkpoint.enable", "--dataloader.set", f"datasets.long.path={changed}")
+    check_refused(titan.run(2, dump, *on_it), "what the recipe names has changed", "allow", "data")
+    job = titan.run(2, dump, *on_it, "--dataloader.allow", "data").ok()
+    assert list(job.losses) == [4, 5, 6, 7, 8]
+    same = [job.digests[step] == unbroken.digests[step] for step in range(STEPS)]
+    assert same == [True] * 3 + [False] * 5
 
 
 def test_a_schedule_whose_future_alone_is_another_goes_on(
