@@ -48,9 +48,8 @@ def test_a_checkpoint_holds_one_key_for_each_lane_and_the_shared_ones(three_step
     found = reader.read_metadata().state_dict_metadata
     ours = {key: value for key, value in found.items() if key.startswith("dataloader.")}
     lanes = [f"lane_{lane:05d}" for lane in range(8)]
-    assert sorted(ours) == sorted(
-        f"dataloader.{n}" for n in [*lanes, "lock", "recipe", "schedule", "version"]
-    )
+    shared = ["began_at", "lock", "recipe", "schedule", "version"]
+    assert sorted(ours) == sorted(f"dataloader.{name}" for name in [*lanes, *shared])
     assert all(isinstance(value, BytesStorageMetadata) for value in ours.values())
     state = dict.fromkeys(ours, b"")
     load(state, storage_reader=reader, no_dist=True)
@@ -58,7 +57,7 @@ def test_a_checkpoint_holds_one_key_for_each_lane_and_the_shared_ones(three_step
     assert {name: type(value) for name, value in leaves.items()} == {
         **dict.fromkeys(lanes, bytes),
         **dict.fromkeys(["lock", "recipe", "schedule"], str),
-        "version": int,
+        **dict.fromkeys(["began_at", "version"], int),
     }
     for lane, name in enumerate(lanes):
         entry = json.loads(leaves[name])
@@ -97,16 +96,13 @@ def test_a_checkpoint_that_the_stock_loader_wrote(titan: Titan, tmp_path: Path) 
 
 
 @pytest.mark.full
-def test_data_that_began_anew_is_gone_on_with_only_where_that_is_said_again(
-    titan: Titan, three_steps: Job, tmp_path: Path
-) -> None:
+def test_data_that_began_anew_keep_their_own_count(titan: Titan, three_steps: Job, tmp_path: Path) -> None:
     dump = copied(three_steps, tmp_path / "dump")
-    excluding = ("--checkpoint.exclude-from-loading", "dataloader")
-    anew = ("--checkpoint.enable", "--dataloader.restart-data")
-    titan.run(1, dump, *anew, *excluding, "--training.steps", "6").ok()
-    check_refused(titan.run(1, dump, "--checkpoint.enable"), "after step 6 and the data after 3")
-    job = titan.run(2, dump, *anew).ok()
+    excluding = ("--checkpoint.enable", "--checkpoint.exclude-from-loading", "dataloader")
+    titan.run(1, dump, *excluding, "--dataloader.restart-data", "--training.steps", "6").ok()
+    job = titan.run(2, dump, "--checkpoint.enable").ok()
     assert list(job.scalars["data/step"].values()) == [3, 4]
+    assert list(job.scalars["data/trainer_step"].values()) == [7, 8]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class ZephonDataLoader(BaseDataLoader):
         allow: list[str] = field(default_factory=list)
         """Differences that a restore accepts: data, tokenizer, plugins, schedule."""
         restart_data: bool = False
-        """Whether a run may go on from a checkpoint without the data's state; the data then starts anew."""
+        """Whether a run may go on from a checkpoint without the data's state; the data then begin anew."""
         check_seconds: float = 5.0
         """How long the launch check reads samples."""
         infinite: bool = True
@@ -104,7 +104,7 @@ class ZephonDataLoader(BaseDataLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of this rank's lanes, and what all ranks share."""
-        return self.rank.loader.state_dict()
+        return self.rank.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on from a state that any ranks wrote."""

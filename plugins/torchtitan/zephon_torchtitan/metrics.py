@@ -40,7 +40,7 @@ class DataMetrics:
         shares = np.mean([loader.opened.table.at(step) for step in steps], axis=0) / PARTS
         found: dict[str, float] = {
             "data/step": progress.num_steps - 1,
-            "data/trainer_step": progress.num_steps,
+            "data/trainer_step": rank.trainer_step,
             "data/phase": bisect.bisect_right(loader.opened.table.starts, progress.num_steps - 1) - 1,
             "data/wait(s)": slowest / len(steps),
             "data/wait_mean(s)": waited / self._num_ranks() / len(steps),

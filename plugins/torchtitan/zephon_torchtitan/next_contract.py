@@ -75,7 +75,7 @@ class ZephonDataLoader(BaseDataLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of this rank's lanes, and what all ranks share."""
-        return self.rank.loader.state_dict()
+        return self.rank.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on from a state that any ranks wrote, 0.3.0's adapter too."""

@@ -19,6 +19,9 @@ from torch import distributed
 from zephon import Batch, Loader, LoaderOptions, Recipe, StateError
 from zephon_torchtitan.launch import check_tokenizer, together
 
+BEGAN_AT = "began_at"
+"""What a state has besides the loader's own."""
+
 
 class RankLoader:
     """Batches, state and progress of this rank."""
@@ -45,11 +48,13 @@ class RankLoader:
         """Whether a state was loaded."""
         self.refusal: str | None = None
         """Why a state was not."""
+        self.began_at = 0
+        """The trainer's step at which the data began: not 0 where they began anew in the middle of a run."""
         self.since: int | None = None
         """The step of the first batch since the last look."""
         self.wait_s = 0.0
         """What was spent waiting for batches since the last look."""
-        self.tokens: NDArray[np.int64] = np.zeros(len(recipe.datasets), dtype=np.int64)
+        self.tokens: NDArray[np.int64] = np.zeros(len(recipe.names), dtype=np.int64)
         """(num_datasets,) tokens delivered to this rank since the last look."""
 
     @property
@@ -82,6 +87,15 @@ class RankLoader:
         self.since, self.wait_s = None, 0.0
         self.tokens[:] = 0
 
+    @property
+    def trainer_step(self) -> int:
+        """Returns the trainer's step after which the data stand."""
+        return self.began_at + self.loader.num_steps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of this rank's lanes, and what all ranks share."""
+        return self.loader.state_dict() | {BEGAN_AT: self.began_at}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state of any ranks; an empty one leaves the loader at its beginning.
 
@@ -93,9 +107,9 @@ class RankLoader:
         try:
             self.loader.load_state_dict(state, allow=self.allow)
         except StateError as error:
-            self.refusal = str(error)
+            self.refusal = f"{error}\n  here: `allow` is --dataloader.allow, with its names apart by commas"
         else:
-            self.restored = True
+            self.restored, self.began_at = True, state.get(BEGAN_AT, 0)
 
 
 def _open(recipe: Recipe, options: LoaderOptions, tokenizer: Any) -> Loader:

@@ -122,15 +122,18 @@ class ZephonTrainer(Trainer):
 
     def _misplaced(self) -> list[str]:
         """Returns what is wrong with the place that data and trainer would go on from."""
-        loading, step = self.config.dataloader, self.data.rank.loader.num_steps
-        if self.data.rank.refusal is not None:
-            return [self.data.rank.refusal]
-        if loading.restart_data or step == self.step:
+        rank = self.data.rank
+        if rank.refusal is not None:
+            return [rank.refusal]
+        if not rank.restored and self.data.config.restart_data:
+            rank.began_at = self.step
+        if rank.trainer_step == self.step:
             return []
-        if not self.data.rank.restored:
+        if not rank.restored:
             return [_no_state(self.config, "has no state of the data")]
         return [
-            f"the trainer stands after step {self.step} and the data after {step}\n"
+            f"the trainer stands after step {self.step} and the data after {rank.trainer_step}\n"
+            "  rule: a step of the trainer is a step of the data\n"
             "  cure: go on from a checkpoint of one run; with another global batch size begin a new one"
         ]
 
@@ -167,7 +170,7 @@ def _no_state(config: ZephonTrainer.Config, why: str) -> str:
         "  rule: a run goes on with the data after the last step that was trained\n"
         "  cure: load a full checkpoint of this run (checkpoint.last_save_model_only and "
         "checkpoint.exclude_from_loading leave the data out), or begin the data anew with "
-        "--dataloader.restart-data"
+        "--checkpoint.exclude-from-loading dataloader --dataloader.restart-data"
     )
 
 
