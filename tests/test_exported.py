@@ -8,6 +8,7 @@ import sys
 import zephon
 
 EXPORTED = [
+    "ALLOWANCES",
     "PARTS",
     "Batch",
     "CheckError",

@@ -13,6 +13,7 @@ from zephon.check import CheckReport, check_recipe
 from zephon.dataset import Dataset
 from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError, ZephonError
 from zephon.loader import Loader
+from zephon.lock import ALLOWANCES
 from zephon.mixture import Ledger, MixtureWorkSource, WorkSource
 from zephon.opened import Opened, open_recipe
 from zephon.options import LoaderOptions
@@ -49,6 +50,7 @@ def _refuse_namesake() -> None:
 _refuse_namesake()
 
 __all__ = [
+    "ALLOWANCES",
     "PARTS",
     "Batch",
     "CheckError",

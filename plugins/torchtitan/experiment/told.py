@@ -18,7 +18,7 @@ TOLERANCE = 1e-4
 """Losses are sums in another order on other numbers of processes; batches are compared by hash."""
 ERROR = re.compile(r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)$")
 NOISE = re.compile(r"\x1b\[[0-9;]*m")
-REPORT = "the run is refused; nothing was trained"
+REPORT = "the run is refused"
 REFUSED = 5
 """Exit code of a resume whose checkpoint has no state of the data."""
 SAID = ("Ran out of data", "The data ended", "Training completed")

@@ -22,13 +22,13 @@ def opened(corpus: Corpus, *settings: str) -> Opened:
 
 
 def test_a_fault_of_one_process_stands_alone() -> None:
-    assert report([["x is wrong"]]) == "the run is refused; nothing was trained\nx is wrong"
+    assert report([["x is wrong"]]) == "the run is refused\nx is wrong"
 
 
 def test_a_fault_that_several_ranks_have_is_said_once() -> None:
     lines = report([["a"], ["a", "b"], ["a"], ["b"]]).splitlines()
     assert lines == [
-        "the run is refused; nothing was trained",
+        "the run is refused",
         "a",
         "  on:   ranks 0, 1, 2",
         "b",
@@ -48,7 +48,7 @@ def test_together_ends_with_the_refusal(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit) as ended:
         together(refuse)
     assert ended.value.code == REFUSED
-    assert capsys.readouterr().err == "the run is refused; nothing was trained\nx must be y\n"
+    assert capsys.readouterr().err == "the run is refused\nx must be y\n"
 
 
 def test_together_lets_a_bug_through() -> None:

@@ -7,7 +7,7 @@ takes batches, its checkpoint the state: one key for each lane, written by any r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -52,8 +52,8 @@ class ZephonDataLoader(BaseDataLoader):
         """Where recipe, lock and digests of every row go; a ZephonTrainer takes `data` in the dump folder."""
         replay: str | None = None
         """A run folder: the run stops at the first batch that is not the one recorded there."""
-        allow: list[str] = field(default_factory=list)
-        """Differences that a restore accepts: data, tokenizer, plugins, schedule."""
+        allow: tuple[str, ...] = ()
+        """Differences that a restore accepts: data, held_out, tokenizer, plugins, schedule."""
         restart_data: bool = False
         """Whether a run may go on from a checkpoint without the data's state; the data then begin anew."""
         check_seconds: float = 5.0
@@ -101,6 +101,8 @@ class ZephonDataLoader(BaseDataLoader):
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
         for batch in self.rank:
             yield as_torchtitan(batch)
+        if not (self.config.infinite and self.config.repeat):
+            self.close()  # TorchTitan builds one for each validation and closes none
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of this rank's lanes, and what all ranks share."""
@@ -123,7 +125,14 @@ def recipe_of(config: ZephonDataLoader.Config, values: TrainerValues) -> Recipe:
             "names the data; use --dataloader.set datasets.NAME.path=..."
         )
     recipe = read_recipe(config.recipe, config.set, values)
-    return recipe if config.infinite and config.repeat else recipe.evaluation()
+    if not (config.infinite and config.repeat):
+        return recipe.evaluation()
+    if recipe.is_finite and recipe.when_exhausted == "pad":
+        raise ValueError(
+            'the recipe has when_exhausted = "pad", which is for evaluation: a rank whose lanes have ended '
+            'would train on steps without a label; set "stop" or "redistribute"'
+        )
+    return recipe
 
 
 def as_torchtitan(batch: Batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:

@@ -7,7 +7,8 @@ Knows torch.distributed and no TorchTitan.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from torch import distributed
@@ -17,6 +18,7 @@ from zephon import CheckError, Opened, Recipe, ZephonError, check_recipe
 REFUSED, STATE = 3, 5
 """Exit codes, as the command line's: a recipe is refused, a state is."""
 REFUSALS = (ZephonError, ValueError, TypeError, LookupError, OSError)
+"""Errors whose message says all; of others the report has the traceback."""
 PROBES = (
     "The quick brown fox jumps over the lazy dog.",
     "def f(x):\n    return x ** 2  # na\u00efve\n",
@@ -25,6 +27,30 @@ PROBES = (
 """Texts on which two tokenizers are compared."""
 
 Made = TypeVar("Made")
+
+
+def num_ranks() -> int:
+    """Returns the processes that can be asked; 1 without torch.distributed, or with its fake backend."""
+    if not distributed.is_initialized() or distributed.get_backend() == "fake":
+        return 1
+    return distributed.get_world_size()
+
+
+def gather(mine: Any) -> list[Any]:
+    """Returns what every rank gives, by rank. Collective."""
+    if num_ranks() == 1:
+        return [mine]
+    found: list[Any] = [None] * num_ranks()
+    distributed.all_gather_object(found, mine)
+    return found
+
+
+def broadcast(mine: Any, source: int) -> Any:
+    """Returns what the rank `source` gives. Collective."""
+    found = [mine]
+    if num_ranks() > 1:
+        distributed.broadcast_object_list(found, src=source)
+    return found[0]
 
 
 def together(make: Callable[[], Made]) -> Made:
@@ -36,26 +62,41 @@ def together(make: Callable[[], Made]) -> Made:
     faults: list[str] = []
     try:
         made.append(make())
-    except REFUSALS as error:
-        faults.append(str(error) or type(error).__name__)
+    except Exception as error:  # a boundary: whatever it is, the other ranks wait to hear of it
+        is_known = isinstance(error, REFUSALS) and str(error)
+        faults.append(str(error) if is_known else "".join(traceback.format_exception(error)).rstrip())
     refuse_together(faults)
     return made[0]
 
 
+def compare_ranks(what: Mapping[str, str]) -> None:
+    """Refuses ranks that differ in `what`, texts by name, from rank 0. Collective."""
+    first = gather(dict(what))[0]
+    refuse_together(
+        [
+            f"{name} is not the same on every rank\n"
+            f"  got:  {_short(first.get(name))} on rank 0, {_short(what.get(name))} here\n"
+            "  rule: all ranks read one recipe, and the same files under it\n"
+            "  cure: give every node the same recipe, data, tokenizer and packages"
+            for name in sorted({*first, *what})
+            if first.get(name) != what.get(name)
+        ]
+    )
+
+
+def _short(text: str | None) -> str:
+    return "nothing" if text is None else text if len(text) <= 64 else f"{text[:61]}..."
+
+
 def refuse_together(faults: Sequence[str], code: int = REFUSED) -> None:
     """Ends every rank with `code` where any has faults, after rank 0 wrote them. Collective."""
-    alone = not distributed.is_initialized()
-    found: list[list[str]] = [list(faults)]
-    if not alone:
-        found = [[] for _ in range(distributed.get_world_size())]
-        distributed.all_gather_object(found, list(faults))
+    found = gather(list(faults))
     if not any(found):
         return
-    if alone or distributed.get_rank() == 0:
+    if num_ranks() == 1 or distributed.get_rank() == 0:
         sys.stderr.write(report(found) + "\n")
         sys.stderr.flush()
-    if not alone:
-        distributed.barrier()  # nobody ends, and has the launcher end the others, before that is written
+    gather(None)  # nobody ends, and has the launcher end the others, before that is written
     sys.exit(code)
 
 
@@ -65,7 +106,7 @@ def report(found: Sequence[Sequence[str]]) -> str:
     for rank, faults in enumerate(found):
         for fault in faults:
             ranks.setdefault(fault, []).append(rank)
-    lines = ["the run is refused; nothing was trained"]
+    lines = ["the run is refused"]
     for fault, having in ranks.items():
         where = "all ranks" if len(having) == len(found) else f"ranks {', '.join(map(str, having))}"
         lines.append(f"{fault}\n  on:   {where}" if len(found) > 1 else fault)

@@ -6,9 +6,14 @@ Upstream: `zephon.Loader`. Downstream: the adapters, `dataloader.py` for TorchTi
 
 from __future__ import annotations
 
+import functools
+import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import distributed
 
-from zephon import Batch, Loader, LoaderOptions, Recipe, StateError
-from zephon_torchtitan.launch import check_tokenizer, together
+from zephon import Batch, Loader, LoaderOptions, Opened, Recipe, StateError, open_recipe
+from zephon_torchtitan.launch import broadcast, check_tokenizer, compare_ranks, gather, num_ranks, together
+from zephon_torchtitan.recipes import check_allowances
 
 BEGAN_AT = "began_at"
 """What a state has besides the loader's own."""
@@ -37,12 +43,18 @@ class RankLoader:
 
         `describe` may refuse, and the tokenizer must be the trainer's: all ranks then end with one report.
         """
+        together(lambda: check_allowances(allow))
         recipe, options = together(describe)
-        if options.run_folder is not None and not is_first_of_its_rank(options.dp_rank):
+        compare_ranks(_texts(recipe.configuration()))
+        lock = _shared_lock(options) if recipe.is_split else None
+        if not is_first_of_its_rank(options.dp_rank):
             options = replace(options, run_folder=None)  # a peer with the same batches writes the log
-        if recipe.is_finite and num_ranks() > 1:
-            options = replace(options, any_rank=AnyRank())
-        self.loader = together(lambda: _open(recipe, options, tokenizer))
+        if recipe.is_finite:
+            options = replace(options, any_rank=any_rank(options.worker_timeout_s))
+        opened = together(lambda: _open(recipe, options, tokenizer, lock))
+        self.loader = together(lambda: Loader(opened, options, owns_opened=True))
+        state = self.loader.state_dict()
+        compare_ranks(_texts(json.loads(state["lock"])) | {"schedule": opened.table.hash()})
         self.allow = tuple(allow)
         self.restored = False
         """Whether a state was loaded."""
@@ -107,41 +119,75 @@ class RankLoader:
         try:
             self.loader.load_state_dict(state, allow=self.allow)
         except StateError as error:
-            self.refusal = f"{error}\n  here: `allow` is --dataloader.allow, with its names apart by commas"
+            self.refusal = str(error)
         else:
             self.restored, self.began_at = True, state.get(BEGAN_AT, 0)
 
 
-def _open(recipe: Recipe, options: LoaderOptions, tokenizer: Any) -> Loader:
-    loader = recipe.loader(**{f.name: getattr(options, f.name) for f in fields(options)})
+def _shared_lock(options: LoaderOptions) -> dict[str, Any] | None:
+    """Returns the lock of the first rank that finds one: all hold out the same documents. Collective.
+
+    It is that of the run folder, which may be local to a node, or of the run that is replayed.
+    """
+    for folder in (options.run_folder, options.replay):
+        mine = together(functools.partial(_read_lock, folder))
+        having = [rank for rank, has_one in enumerate(gather(bool(mine))) if has_one]
+        if having:
+            found: dict[str, Any] = json.loads(broadcast(mine, having[0]))
+            return found
+    return None
+
+
+def _read_lock(folder: str | os.PathLike[str] | None) -> str:
+    path = None if folder is None else Path(folder, "lock.json")
+    return path.read_text(encoding="utf-8") if path is not None and path.is_file() else ""
+
+
+def _open(recipe: Recipe, options: LoaderOptions, tokenizer: Any, lock: Mapping[str, Any] | None) -> Opened:
+    options.check(recipe.lanes, recipe.rows_per_step)
+    opened = open_recipe(
+        recipe,
+        cache=options.cache,
+        backend=options.backend,
+        spool_bytes=options.spool_bytes,
+        lock=lock,
+    )
     try:
-        check_tokenizer(loader.opened, tokenizer)
+        check_tokenizer(opened, tokenizer)
     except BaseException:
-        loader.close()
+        opened.close()
         raise
-    return loader
+    return opened
 
 
-def num_ranks() -> int:
-    """Returns the processes of the job; 1 without torch.distributed."""
-    return distributed.get_world_size() if distributed.is_initialized() else 1
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: json.dumps(value, sort_keys=True) for name, value in values.items()}
 
 
 def is_first_of_its_rank(dp_rank: int) -> bool:
     """Returns whether this process is the first of those with its `dp_rank`. Collective."""
-    if num_ranks() == 1:
-        return True
-    found: list[int] = [0] * num_ranks()
-    distributed.all_gather_object(found, dp_rank)
-    return found.index(dp_rank) == distributed.get_rank()
+    return num_ranks() == 1 or gather(dp_rank).index(dp_rank) == distributed.get_rank()
+
+
+def any_rank(wait_s: float) -> AnyRank | None:
+    """Returns how ranks agree; None where there is nobody to ask. Collective at its first call.
+
+    `wait_s` is how long a rank may be without its rows; the others wait a minute longer.
+    """
+    return None if num_ranks() == 1 else _any_rank(distributed.group.WORLD, wait_s + 60.0)
+
+
+@functools.lru_cache(maxsize=1)
+def _any_rank(world: Any, timeout_s: float) -> AnyRank:
+    """Returns the one of the job: groups are never given back."""
+    return AnyRank(distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)))
 
 
 class AnyRank:
     """Says whether any rank says true: one all-reduce of a number over Gloo, once a step on every rank."""
 
-    def __init__(self) -> None:
-        """Makes the group. Collective."""
-        self._group = distributed.new_group(backend="gloo")
+    def __init__(self, group: Any) -> None:
+        self._group = group
 
     def __call__(self, mine: bool) -> bool:
         """Returns whether `mine` is true on any rank. Collective."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zephon import Recipe
+from zephon import ALLOWANCES, Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,3 +90,9 @@ def check_agreement(recipe: Recipe, trainer: TrainerValues) -> None:
                 f"the recipe has {ours} = {said} and the trainer --{flag} {wanted}; "
                 f"make them equal, or leave `{ours}` out of the recipe to take the trainer's"
             )
+
+
+def check_allowances(names: Sequence[str]) -> None:
+    """Refuses a name that no restore could be told to accept, before a restore needs it."""
+    if unknown := sorted(set(names) - set(ALLOWANCES)):
+        raise ValueError(f"`allow` takes {', '.join(ALLOWANCES)}, got {unknown[0]!r}")

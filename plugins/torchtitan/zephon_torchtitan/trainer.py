@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -110,7 +111,7 @@ class ZephonTrainer(Trainer):
             missing = re.search(r"Missing key in checkpoint state_dict: (\S+?)\.?$", said, re.MULTILINE)
             if missing is None or missing[1].partition(".")[0] not in NEEDED:
                 raise
-            refuse_together([_no_state(self.config, f"lacks {missing[1]!r}")], STATE)
+            refuse_together([_no_state(self.config, f"lacks {missing[1]!r}", missing[1])], STATE)
 
     def batch_generator(
         self, data_iterable: Iterable[tuple[dict[str, torch.Tensor], torch.Tensor]]
@@ -124,7 +125,7 @@ class ZephonTrainer(Trainer):
         """Returns what is wrong with the place that data and trainer would go on from."""
         rank = self.data.rank
         if rank.refusal is not None:
-            return [rank.refusal]
+            return [f"{rank.refusal}\n  here: --dataloader.allow takes the names, apart by spaces"]
         if not rank.restored and self.data.config.restart_data:
             rank.began_at = self.step
         if rank.trainer_step == self.step:
@@ -141,13 +142,16 @@ class ZephonTrainer(Trainer):
         """Returns whether another step is to be taken and its data is there; the same on all ranks."""
         if not super().should_continue_training():
             return False
-        if self.data.rank.has_next():
+        started = time.perf_counter()
+        there = self.data.rank.has_next()
+        if self.data.rank.recipe.is_finite:  # the rows of the step were made here, not in `batch_generator`
+            self.metrics_processor.data_loading_times.append(time.perf_counter() - started)
+        if there:
             return True
         logger.warning(
             f"The data ended: {self.step} steps of {self.config.training.steps} were taken on all ranks."
         )
-        saved = self.config.checkpoint.enable and self.step % self.config.checkpoint.interval == 0
-        if self.step > self._first_step and not saved:  # where no step was taken the checkpoint is there
+        if self.step > self._first_step:  # where no step was taken the checkpoint is there
             self.checkpointer.save(self.step, last_step=True)
         return False
 
@@ -164,19 +168,36 @@ class ZephonTrainer(Trainer):
         super().close()
 
 
-def _no_state(config: ZephonTrainer.Config, why: str) -> str:
+def _no_state(config: ZephonTrainer.Config, why: str, missing: str = DATALOADER) -> str:
+    cure = "load a full checkpoint of this run (checkpoint.last_save_model_only and "
+    cure += "checkpoint.exclude_from_loading leave the data out), or begin the data anew with "
+    cure += "--checkpoint.exclude-from-loading dataloader --dataloader.restart-data"
+    if missing.startswith(f"{DATALOADER}.lane_"):
+        cure += "; where another number of lanes wrote it, set `lanes` to that"
+    elif not missing.startswith(DATALOADER):
+        cure = (
+            "begin a new run from the weights alone: --checkpoint.initial-load-path and a new dump folder; "
+        )
+        cure += "--checkpoint.no-last-save-model-only keeps the rest next time"
     return (
         f"the checkpoint in {os.path.join(config.dump_folder, config.checkpoint.folder)!r} {why}\n"
-        "  rule: a run goes on with the data after the last step that was trained\n"
-        "  cure: load a full checkpoint of this run (checkpoint.last_save_model_only and "
-        "checkpoint.exclude_from_loading leave the data out), or begin the data anew with "
-        "--checkpoint.exclude-from-loading dataloader --dataloader.restart-data"
+        f"  rule: a run goes on with the data after the last step that was trained\n"
+        f"  cure: {cure}"
     )
 
 
 def with_zephon(config: Trainer.Config, **loading: Any) -> ZephonTrainer.Config:
-    """Returns a stock config with our loader in it; the keywords are `ZephonDataLoader.Config`'s."""
-    given = config.dataloader
+    """Returns a stock config with our loader in it; the keywords are `ZephonDataLoader.Config`'s.
+
+    A subclass of TorchTitan's trainer is refused, as what it adds would be lost; combine the classes instead.
+    """
+    if type(config) not in (Trainer.Config, ZephonTrainer.Config):
+        raise TypeError(
+            f"`config` must be a Trainer.Config, got {type(config).__qualname__}; derive a class from that "
+            "trainer and ZephonTrainer, and set its `dataloader`"
+        )
+    given, validator = config.dataloader, config.validator
     base = given if isinstance(given, ZephonDataLoader.Config) else ZephonDataLoader.Config()
-    validator = derive(config.validator, ZephonValidator.Config, dataloader=ValidationSets.Config())
+    if not isinstance(validator, ZephonValidator.Config):
+        validator = derive(validator, ZephonValidator.Config, dataloader=ValidationSets.Config())
     return derive(config, ZephonTrainer.Config, dataloader=replace(base, **loading), validator=validator)

@@ -21,8 +21,8 @@ from torchtitan.tools.logging import logger
 
 from zephon import Loader, LoaderOptions, Opened, Recipe, open_recipe
 from zephon_torchtitan.dataloader import as_torchtitan
-from zephon_torchtitan.launch import check_tokenizer, together
-from zephon_torchtitan.rank import AnyRank, RankLoader, num_ranks
+from zephon_torchtitan.launch import check_rank, check_tokenizer, together
+from zephon_torchtitan.rank import RankLoader, any_rank
 from zephon_torchtitan.recipes import TrainerValues, read_recipe
 
 HELD_OUT = "held_out"
@@ -128,14 +128,19 @@ class ZephonValidator(Validator):
     def use(self, rank: RankLoader) -> None:
         """Opens the sets, with the shape and the held-out documents of the training data. Collective."""
         loader = rank.loader
-        any_rank = AnyRank() if num_ranks() > 1 else None
-        options = replace(loader.options, run_folder=None, replay=None, prefetch=0, any_rank=any_rank)
+        asks = any_rank(loader.options.worker_timeout_s)
+        options = replace(loader.options, run_folder=None, replay=None, prefetch=0, any_rank=asks)
         self.passes = together(lambda: list(self._open(loader, options)))
         self.config = replace(self.config, steps=-1)  # a pass ends by itself
 
     def _open(self, loader: Loader, options: LoaderOptions) -> Iterator[Pass]:
         num_passes = 0
+        if self.sets.dataset or self.sets.dataset_path:
+            raise ValueError("validation takes no `dataset`; name recipes in --validator.dataloader.recipes")
         for set_name, recipe in self._recipes(loader):
+            check_rank(
+                recipe.evaluation(), options.dp_world_size, loader.micro_batch_size, cache=options.cache
+            )
             for name in recipe.names:
                 opened = open_recipe(
                     recipe.evaluation(name),
@@ -143,7 +148,6 @@ class ZephonValidator(Validator):
                     backend=options.backend,
                     lock=loader.opened.lock,
                 )
-                options.check(opened.recipe.lanes, opened.recipe.rows_per_step)
                 check_tokenizer(opened, self.tokenizer)
                 num_passes += 1
                 yield Pass(
@@ -171,13 +175,15 @@ class ZephonValidator(Validator):
         held = [
             replace(dataset, held_out=replace(dataset.held_out, part="valid"))
             for dataset in recipe.datasets
-            if dataset.held_out is not None
+            if dataset.held_out is not None and dataset.held_out.part == "train"
         ]
         if held:
             yield HELD_OUT, replace(recipe, datasets=tuple(held))
 
     def validate(self, model_parts: list[nn.Module], step: int) -> None:
         """Validates on every set and logs a loss for each dataset, each set and all, weighted by tokens."""
+        if not self.passes:
+            raise TypeError("a ZephonValidator needs a ZephonTrainer, which says on what to validate")
         processor = self.metrics_processor
         sums: dict[str, list[float]] = {}
         for one in self.passes:
@@ -185,6 +191,11 @@ class ZephonValidator(Validator):
             self.metrics_processor, self.dl_config = listener, one
             try:
                 super().validate(model_parts, step)
+            except ZeroDivisionError:  # on every rank: the number of labels is that of all
+                raise ValueError(
+                    f"validation set {one.set_name!r}, dataset {one.dataset!r}: no token has a label, as in "
+                    "documents of one token; set eos in [tokenize], or leave the dataset out"
+                ) from None
             finally:
                 self.metrics_processor = processor
             tokens = self._total(one.tokens)
