@@ -43,10 +43,12 @@ test-full: .venv/.test
 	@$(BIN)/python -m pytest $(TESTS) -m "" $(ARGS)
 
 demo-titan: .venv/.titan
-	@$(BIN)/python plugins/torchtitan/experiment/compare.py $(ARGS)
+	@cd plugins/torchtitan && $(CURDIR)/$(BIN)/python -m experiment.compare --folder $(CURDIR)/runs/titan $(ARGS)
 
 experiment: .venv/.titan
-	@$(BIN)/python plugins/torchtitan/experiment/elastic.py $(ARGS)
+	@$(INSTALL) -e './plugins/torchtitan[experiment]'
+	@cd plugins/torchtitan && $(CURDIR)/$(BIN)/python -m experiment.series --folder $(CURDIR)/runs/experiment $(ARGS)
+	@cd plugins/torchtitan && $(CURDIR)/$(BIN)/python -m experiment.figures --folder $(CURDIR)/runs/experiment
 
 bench: .venv/.demo
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
