@@ -114,7 +114,10 @@ class Comparison:
         cache = {"HF_DATASETS_CACHE": str(self.folder / "hf"), "ZEPHON_CACHE": str(self.folder / "cache")}
         jobs.start_server(cache)
         seed = Asked(
-            name="seed", loader="stock", processes=1, arguments=("--checkpoint.create-seed-checkpoint",)
+            name="seed",
+            loader="stock",
+            processes=1,
+            arguments=("--checkpoint.create-seed-checkpoint", "--debug.seed=0"),
         )
         if not (self._place(seed.name) / "checkpoint" / "step-0" / ".metadata").exists():
             ended = self.run(seed)

@@ -97,7 +97,9 @@ class Series:
         arguments = [*self._base(), "--config=stock", f"--dataloader.dataset-path={texts.stock}"]
         ended = jobs.run(
             jobs.Job(
-                folder=folder, processes=1, arguments=[*arguments, "--checkpoint.create-seed-checkpoint"]
+                folder=folder,
+                processes=1,
+                arguments=[*arguments, "--checkpoint.create-seed-checkpoint", "--debug.seed=0"],
             )
         )
         if not ended.ok:
