@@ -59,7 +59,7 @@ def measure_elastic(quick: bool, meter: Meter) -> Result:
         recipe.write_text(make_recipe(max(RANKS), 2048).to_toml(), encoding="utf-8")
         for dp in RANKS:
             meter.tick(f"{dp} ranks")
-            command = [sys.executable, "-m", "zephon.cli", "hash", str(recipe), "--steps", "0:4"]
+            command = [sys.executable, "-m", "zephon", "hash", str(recipe), "--steps", "0:4"]
             command += ["--dp", str(dp), "--cache", str(CACHE)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             found.append(done.stdout.splitlines())

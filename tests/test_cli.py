@@ -103,7 +103,7 @@ def zephon(place: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def shell(place: Path, *args: str, **env: str) -> Outcome:
     """Returns the outcome of a command in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "zephon.cli", *args],
+        [sys.executable, "-m", "zephon", *args],
         cwd=place,
         env=environment(place) | env,
         capture_output=True,
@@ -168,7 +168,7 @@ def test_the_traceback_is_there_when_asked_for(place: Path) -> None:
 
 
 def test_a_closed_pipe_ends_quietly(place: Path) -> None:
-    command = f"{sys.executable} -m zephon.cli hash recipe.toml --steps 5000 | head -1"
+    command = f"{sys.executable} -m zephon hash recipe.toml --steps 5000 | head -1"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"],
         cwd=place,
@@ -198,7 +198,7 @@ def processes_of(session: int) -> list[str]:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="counts processes in /proc")
 @pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
 def test_ctrl_c_ends_in_two_seconds_and_leaves_no_child(place: Path, executor: str) -> None:
-    command = [sys.executable, "-m", "zephon.cli", "hash", "recipe.toml", "--steps", "10000000"]
+    command = [sys.executable, "-m", "zephon", "hash", "recipe.toml", "--steps", "10000000"]
     process = subprocess.Popen(
         [*command, "--executor", executor, "--workers", "2"],
         cwd=place,

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.elastic.endings import run_leg
 from tests.helpers import (
+    INLINE,
     loaders,
     make_recipe,
     open_small,
@@ -33,6 +34,7 @@ from zephon.cli.common import LateProgress, Source
 from zephon.dataset import Dataset, HeldOut
 from zephon.errors import DataError, StateError
 from zephon.holdout import choose
+from zephon.loader import Loader
 from zephon.opened import Opened, open_recipe
 from zephon.prepare import Prepare, Request
 from zephon.readers import open_reader
@@ -269,12 +271,41 @@ def test_a_file_of_the_list_that_is_gone_is_named(tmp_path: Path) -> None:
     train, _ = split(tmp_path)
     lock = open_small(make_recipe(datasets=(train,)), tmp_path / "cache").lock
     assert set(lock["held_out"]["web"]["records"]) == {"a.jsonl", "b.jsonl"}
-    write_jsonl(tmp_path / "data" / "b.jsonl", words("b", 1))
-    with pytest.raises(DataError, match=r"no record \d of 'b.jsonl'"):
-        open_small(make_recipe(datasets=(train,)), tmp_path / "cache", lock)
     (tmp_path / "data" / "a.jsonl").unlink()
     with pytest.raises(DataError, match=r"no record \d of 'a.jsonl'"):
         open_small(make_recipe(datasets=(train,)), tmp_path / "cache", lock)
+
+
+@pytest.mark.parametrize("change", ["head", "tail", "edit"])
+def test_a_file_with_documents_held_out_stays_as_it_is(tmp_path: Path, change: str) -> None:
+    """Lines put at its head would hold out others, and give the old ones to the training."""
+    write_jsonl(tmp_path / "data" / "a.jsonl", words("a", 20))
+    write_jsonl(tmp_path / "data" / "b.jsonl", words("b", 20))
+    recipe = make_recipe(datasets=(split(tmp_path, count=1)[0],))
+    lock = json.loads(json.dumps(open_small(recipe, tmp_path / "cache").lock))
+    (file,) = lock["held_out"]["web"]["records"]
+    other = {"a.jsonl": "b.jsonl", "b.jsonl": "a.jsonl"}[file]
+    write_jsonl(tmp_path / "data" / other, words("x", 30))  # of this none is held out
+    assert held_texts(open_small(recipe, tmp_path / "cache", lock))
+    documents = words(file[0], 20)
+    changed = {"head": ["first", *documents], "tail": [*documents, "last"], "edit": ["X", *documents[1:]]}
+    write_jsonl(tmp_path / "data" / file, changed[change])
+    with pytest.raises(DataError) as caught:
+        open_small(recipe, tmp_path / "cache", lock)
+    message = str(caught.value)
+    for part in (f"dataset 'web': {file!r}", f"got:  ['{file}', ", "the lock has ['"):
+        assert part in message
+    assert "files with held-out documents stay as they are; files may be added" in message
+    assert "bring the file back" in message
+
+
+def test_texts_in_memory_with_documents_held_out_stay_as_they_are() -> None:
+    train, _ = parts(words("web", 20), 3)
+    lock = opened_with(train).lock
+    assert opened_with(train, lock).lock == lock
+    more, _ = parts(["first", *words("web", 20)], 3)
+    with pytest.raises(DataError, match="stay as they are"):
+        opened_with(more, lock)
 
 
 def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -336,6 +367,42 @@ def test_a_restore_that_would_hold_out_others_is_refused(tmp_path: Path) -> None
         with pytest.raises(StateError, match="documents held out of web: state has"):
             loader.load_state_dict(state, allow=["data"])
         loader.load_state_dict(state, allow=["data", "held_out"])
+
+
+def test_a_run_folder_keeps_its_list_against_a_loader_that_would_hold_out_others(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "data" / "b.jsonl", words("b", 20))
+    recipe, run = make_recipe(datasets=(split(tmp_path)[0],)), tmp_path / "run"
+    with loaders(open_small(recipe, tmp_path / "cache"), 2, run_folder=run) as ranks:
+        take_steps(ranks, 1)
+    kept = (run / "lock.json").read_text()
+    write_jsonl(tmp_path / "data" / "a.jsonl", words("a", 30))
+    anew = open_small(recipe, tmp_path / "cache")
+    whole = open_small(make_recipe(datasets=(replace(recipe.datasets[0], held_out=None),)), tmp_path / "c")
+    for opened, rank in ((anew, 0), (anew, 1), (whole, 0)):
+        with pytest.raises(StateError, match=r"held out of web(.|\n)*open_recipe\(recipe, lock=\.\.\.\)"):
+            Loader(opened, replace(INLINE, dp_rank=rank, dp_world_size=2, run_folder=run))
+    assert (run / "lock.json").read_text() == kept
+    assert len(list((run / "batches").iterdir())) == 2
+    with loaders(open_small(recipe, tmp_path / "cache", json.loads(kept)), run_folder=run) as ranks:
+        take_steps(ranks, 1)
+    assert json.loads((run / "lock.json").read_text())["held_out"] == json.loads(kept)["held_out"]
+
+
+def test_a_run_folder_without_a_lock_takes_that_of_the_run_that_is_replayed(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "data" / "b.jsonl", words("b", 20))
+    recipe = recipe_of(tmp_path, split(tmp_path)[0])
+    options = {"cache": tmp_path / "cache", "executor": "inline"}
+    with recipe.loader(run_folder=tmp_path / "old", **options) as loader:
+        next(loader)
+        kept = loader.opened.lock["held_out"]
+    write_jsonl(tmp_path / "data" / "a.jsonl", words("a", 30))
+    lock = json.loads((tmp_path / "old" / "lock.json").read_text())
+    grown = open_recipe(recipe, cache=tmp_path / "cache", lock=lock)
+    (tmp_path / "old" / "lock.json").write_text(json.dumps(grown.lock))  # as after a restore with more data
+    grown.close()
+    with recipe.loader(run_folder=tmp_path / "new", replay=tmp_path / "old", **options) as loader:
+        assert loader.opened.lock["held_out"] == kept
+    assert json.loads((tmp_path / "new" / "lock.json").read_text())["held_out"] == kept
 
 
 def test_worker_processes_pass_over_what_is_held_out() -> None:

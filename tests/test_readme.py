@@ -78,7 +78,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     opened.close()
     script = home / "bin" / "zephon"
     script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m zephon.cli "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m zephon "$@"\n')
     script.chmod(0o755)
     return home
 

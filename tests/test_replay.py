@@ -29,8 +29,8 @@ from zephon.errors import StateError, ZephonError
 from zephon.loader import Loader
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
-from zephon.replay import changed_lock, read_lock, read_recipe
-from zephon.runfolder import read_batches
+from zephon.replay import changed_lock
+from zephon.runfolder import read_batches, read_lock, read_recipe
 from zephon.schedule import Constant
 
 
@@ -114,21 +114,65 @@ def test_rows_that_the_log_lacks_are_counted_and_that_is_said_once(tmp_path: Pat
     (tmp_path / "batches" / "rank_00002_00000.jsonl").unlink()
     edit(tmp_path, "rank_00001_00000.jsonl", lambda lines: [*lines[:4], lines[4][:20]])
     digests(opened, 5, 2, replay=tmp_path)
-    levels = [level for level, _ in said()]
-    assert levels.count("WARNING") == 2  # once for each rank
-    assert any("lacks rows of step 4 (lane 0 first)" in message for _, message in said())
-    assert any("lacks rows of step 0 (lane 2 first)" in message for _, message in said())
+    warnings = [message for level, message in said() if level == "WARNING"]
+    assert len(warnings) == 2  # once for each rank
+    assert any("lacks 1 of 2 rows of a batch of step 4" in message for message in warnings)
+    assert any("lacks 1 of 2 rows of a batch of step 0" in message for message in warnings)
     assert sum("9 rows were equal, 1 were not in its log" in message for _, message in said()) == 1
     assert sum("5 rows were equal, 5 were not in its log" in message for _, message in said()) == 1
 
 
-def test_a_rank_without_a_log_is_not_compared(tmp_path: Path, said: Any) -> None:
+@pytest.mark.parametrize("cut", [1, 20])
+def test_a_log_that_ends_before_that_of_another_rank_is_warned_of(
+    tmp_path: Path, said: Any, cut: int
+) -> None:
+    """The run went on to step 6, so from step 3 on this rank's rows are lacking, not behind its end."""
+    opened = open_small(make_recipe())
+    train(opened, tmp_path, [(4, 0, 6)])
+    edit(tmp_path, "rank_00002_00000.jsonl", lambda lines: [*lines[:3], lines[3][:20]])
+    edit(tmp_path, "rank_00003_00000.jsonl", lambda lines: [*lines[:-1], lines[-1][:-cut]])
+    with Loader(opened, replace(INLINE, dp_rank=2, dp_world_size=4, replay=tmp_path)) as loader:
+        take_steps([loader], 8)
+    assert [level for level, message in said() if "lacks 1 of 1 rows of a batch of step 3" in message] == [
+        "WARNING"
+    ]
+    (end,) = [message for _, message in said() if "were equal" in message]
+    assert "its log ends before step 6" in end
+    assert "3 rows were equal, 3 were not in its log" in end
+
+
+def test_a_log_whose_newest_attempt_ends_earlier_ends_there(tmp_path: Path, said: Any) -> None:
+    """Attempt 1 went back to step 2, and no further than step 3: what attempt 0 had behind is no more."""
+    opened = open_small(make_recipe())
+    train(opened, tmp_path, [(2, 0, 6), (1, 2, 3)])
+    digests(opened, 5, 2, replay=tmp_path)
+    assert not [message for level, message in said() if level == "WARNING"]
+    assert sum("its log ends before step 3" in message for _, message in said()) == 2
+
+
+def test_a_rank_of_whose_lanes_no_row_is_logged_is_refused(tmp_path: Path) -> None:
     opened = open_small(make_recipe())
     train(opened, tmp_path, [(4, 0, 3)])
     (tmp_path / "batches" / "rank_00002_00000.jsonl").unlink()
-    with Loader(opened, replace(INLINE, dp_rank=2, dp_world_size=4, replay=tmp_path)) as loader:
-        take_steps([loader], 4)
-    assert any("its log ends before step 0" in message for _, message in said())
+    options = replace(INLINE, dp_rank=2, dp_world_size=4, replay=tmp_path, run_folder=tmp_path / "new")
+    with Loader(opened, options) as loader:
+        before = loader.state_dict()
+        with pytest.raises(StateError, match=r"no row of lanes \[2, 3\)(.|\n)*logs of all ranks"):
+            next(loader)
+        assert loader.state_dict() == before
+    assert read_batches(tmp_path / "new") == {}
+
+
+def test_a_replay_behind_the_end_of_the_run_says_so(tmp_path: Path, said: Any) -> None:
+    opened = open_small(make_recipe())
+    train(opened, tmp_path, [(2, 0, 3)])
+    with loaders(opened, 1) as ranks:
+        take_steps(ranks, 4)
+        state = union(ranks)
+    with loaders(opened, 1, replay=tmp_path) as ranks:
+        ranks[0].load_state_dict(state)
+        take_steps(ranks, 1)
+    assert any("its log ends before step 3" in m and "0 rows were equal" in m for _, m in said())
 
 
 def test_a_rank_keeps_only_the_rows_of_its_lanes(tmp_path: Path) -> None:

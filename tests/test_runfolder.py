@@ -28,6 +28,7 @@ from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe, hash_json
 from zephon.runfolder import (
+    last_steps,
     log_files,
     read_batches,
     read_lines,
@@ -204,6 +205,21 @@ def test_a_log_says_who_wrote_it_and_where_it_begins(tmp_path: Path) -> None:
     assert last.lock == hash_json(opened.lock)
     assert read_table(tmp_path, last.schedule) == opened.table
     assert read_table(tmp_path, "0" * 64) is None
+
+
+@pytest.mark.parametrize("tail", [1, 200, 1 << 16])
+def test_the_last_step_of_a_lane_is_that_of_its_newest_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: int
+) -> None:
+    monkeypatch.setattr(runfolder, "TAIL_BYTES", tail)
+    opened = open_small(make_recipe())
+    _, state = run(opened, tmp_path, 3, 4)
+    with loaders(opened, 2, run_folder=tmp_path) as ranks:
+        ranks[1].load_state_dict(state)
+        take_steps(ranks[1:], 2)
+    log = tmp_path / "batches" / "rank_00001_00000.jsonl"
+    log.write_text(log.read_text()[:-40])
+    assert last_steps(read_log_files(tmp_path)) == {0: 2, 1: 1, 2: 4, 3: 4}
 
 
 def test_the_lock_and_the_schedule_lie_beside(tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def test_a_schedule_is_the_same_from_its_own_table(schedule: Constant | Stages) 
     ("kind", "config", "message"),
     [
         (Constant, {}, "field 'weights' is missing"),
-        (Constant, {"weights": {"web": 1}, "weight": 1}, "unknown field 'weight'; known are weights"),
+        (Constant, {"weights": {"web": 1}, "weight": 1}, "unknown field 'weight'; did you mean 'weights'"),
         (Stages, {"stages": 3}, "must be a list of tables, got 3"),
         (Stages, {"stages": [{"step": 0}]}, "an entry has `step` and `weights`"),
         (Stages, {"stages": [{"step": 0, "weights": {"web": 1}}] * 2}, "step 0 is given twice"),

@@ -114,7 +114,7 @@ def lane_states(draw: st.DrawFn, num_datasets: int = 2) -> LaneState:
 @given(lane_states(), st.none() | st.tuples(st.integers(1, 99), st.integers(1, 99)))
 def test_a_lane_is_read_as_it_was_written(state: LaneState, inside: tuple[int, int] | None) -> None:
     opened = small()
-    progress = Progress(table=opened.table, head="", attempt=0, inside=inside)
+    progress = Progress(table=opened.table, attempt=0, inside=inside)
     rows = state.rows % 1000
     written = write_state(opened, progress, {3: state._replace(rows=rows)})
     assert read_lane(written["lane_00003"], 3, 2) == (state._replace(rows=rows), inside)
@@ -261,7 +261,7 @@ def _state_at(opened: Opened, step: int) -> State:
     zeros = (0, 0)
     rows = step * opened.recipe.rows_per_step
     lane = LaneState(rows, zeros, zeros, zeros, (None, None), ((), ()))
-    progress = Progress(table=opened.table, head="", attempt=0, inside=None)
+    progress = Progress(table=opened.table, attempt=0, inside=None)
     return write_state(opened, progress, dict.fromkeys(range(4), lane))
 
 

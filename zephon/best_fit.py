@@ -8,9 +8,8 @@ for more rows than the pool has documents; then the longest that still fits is a
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from typing import Any
 
-from zephon.errors import unknown_field
+from zephon.errors import check_whole, unknown_field
 from zephon.packing import FIELDS, PackerPlan, Packing
 from zephon.prepare import DROP, REFUSE, SPLIT, TRUNCATE, LengthRule
 from zephon.stream import Run
@@ -38,8 +37,10 @@ class BestFit:
         """Returns the plan of a recipe's `kind = "best_fit"`: pool_documents, pool_bytes, overlong."""
         options = dict(packing.options)
         overlong = options.pop("overlong", SPLIT)
-        pool_documents = _at_least_one(options, "pool_documents", 64)
-        pool_bytes = _at_least_one(options, "pool_bytes", 16 * packing.seq_len * BYTES_PER_TOKEN)
+        pool_documents = options.pop("pool_documents", 64)
+        pool_bytes = options.pop("pool_bytes", 16 * packing.seq_len * BYTES_PER_TOKEN)
+        check_whole("packing best_fit: `pool_documents`", pool_documents, 1)
+        check_whole("packing best_fit: `pool_bytes`", pool_bytes, 1)
         if options:
             known = (*FIELDS, "pool_documents", "pool_bytes", "overlong")
             raise unknown_field("packing best_fit", next(iter(options)), known)
@@ -92,10 +93,3 @@ class BestFit:
     def carry(self) -> list[Run]:
         """Returns the pool in order of arrival."""
         return list(self._pool.values())
-
-
-def _at_least_one(options: dict[str, Any], name: str, default: int) -> int:
-    value: Any = options.pop(name, default)
-    if type(value) is not int or value < 1:
-        raise ValueError(f"packing best_fit: `{name}` must be a whole number >= 1, got {value!r}")
-    return value

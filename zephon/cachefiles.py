@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from zephon.errors import DataError, explain
+from zephon.errors import DataError
 
 TEMPORARY_SUFFIX = ".tmp"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -46,12 +46,10 @@ def replace_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
 
 def _cache_error(path: Path, error: OSError) -> DataError:
     full = error.errno in _FULL
-    return DataError(
-        explain(
-            f"cache file {path} cannot be written",
-            got=error.strerror or str(error),
-            rule="indexes and expanded chunks are kept in the cache folder, on a local disk with room",
-            cure=("free space there, lower the spool's limit" if full else "make the folder writable")
-            + ", or set ZEPHON_CACHE to another folder",
-        )
+    return DataError.explained(
+        f"cache file {path} cannot be written",
+        got=error.strerror or str(error),
+        rule="indexes and expanded chunks are kept in the cache folder, on a local disk with room",
+        cure=("free space there, lower the spool's limit" if full else "make the folder writable")
+        + ", or set ZEPHON_CACHE to another folder",
     )

@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from zephon.errors import check_whole
+
 ON_ERROR = ("raise", "skip")
 SHUFFLED, IDENTITY = "shuffled", "identity"
 ORDERS = (SHUFFLED, IDENTITY)
@@ -32,9 +34,8 @@ class HeldOut:
     """`train`: all but these; `valid`: only these."""
 
     def __post_init__(self) -> None:
-        for name, value, least in (("documents", self.documents, 1), ("seed", self.seed, 0)):
-            if type(value) is not int or value < least:
-                raise ValueError(f"holdout: `{name}` must be a whole number >= {least}, got {value!r}")
+        check_whole("holdout: `documents`", self.documents, 1)
+        check_whole("holdout: `seed`", self.seed, 0)
         if self.part not in PARTS:
             raise ValueError(f"holdout: `part` must be one of {PARTS}, got {self.part!r}")
 
@@ -72,16 +73,11 @@ class Dataset:
             raise ValueError(
                 f"dataset {self.name!r}: `on_error` must be one of {ON_ERROR}, got {self.on_error!r}"
             )
-        if type(self.max_bad) is not int or self.max_bad < 0:
-            raise ValueError(
-                f"dataset {self.name!r}: `max_bad` must be a whole number >= 0, got {self.max_bad!r}"
-            )
+        check_whole(f"dataset {self.name!r}: `max_bad`", self.max_bad, 0)
         if self.order not in ORDERS:
             raise ValueError(f"dataset {self.name!r}: `order` must be one of {ORDERS}, got {self.order!r}")
-        if self.max_epochs is not None and (type(self.max_epochs) is not int or self.max_epochs < 1):
-            raise ValueError(
-                f"dataset {self.name!r}: `max_epochs` must be a whole number >= 1, got {self.max_epochs!r}"
-            )
+        if self.max_epochs is not None:
+            check_whole(f"dataset {self.name!r}: `max_epochs`", self.max_epochs, 1)
         if not isinstance(self.text, str) or not self.text:
             raise ValueError(f"dataset {self.name!r}: `text` must name a field, got {self.text!r}")
         if (self.documents is None) == (not self.paths):
@@ -143,7 +139,7 @@ class Dataset:
         """Returns (train, valid), of this name: the dataset without `documents` documents, and only these.
 
         Seed, name and the number of documents there are choose them, once: the lock of a run keeps the list,
-        and files added later do not move it.
+        and files added later do not move it. Files with documents held out must stay as they are.
         """
         if self.held_out is not None:
             raise ValueError(f"dataset {self.name!r} is the {self.held_out.part} part of a holdout already")

@@ -9,10 +9,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 
 class ZephonError(Exception):
     """Base of all errors that a recipe, its data or its state can cause at run time."""
+
+    @classmethod
+    def explained(cls, what: str, *, got: str, rule: str, cure: str) -> Self:
+        """Returns the error of four lines: what is at fault, got, rule, cure."""
+        return cls(f"{what}\n  got:  {got}\n  rule: {rule}\n  cure: {cure}")
 
 
 class DataError(ZephonError):
@@ -47,11 +53,6 @@ class Fault:
     """The rule it breaks, as a sentence without a full stop."""
 
 
-def explain(what: str, *, got: str, rule: str, cure: str) -> str:
-    """Returns the four-line message of an error: what is at fault, got, rule, cure."""
-    return f"{what}\n  got:  {got}\n  rule: {rule}\n  cure: {cure}"
-
-
 def unknown_field(where: str, name: str, known: Sequence[str]) -> ValueError:
     """Returns the error of a field that nobody knows, with the nearest spelling and all there are."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
@@ -63,3 +64,9 @@ def shorten(value: object, width: int = 80) -> str:
     """Returns the repr of `value` cut to `width` characters, for messages."""
     text = repr(value)
     return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def check_whole(what: str, value: object, least: int) -> None:
+    """Refuses what is no whole number >= `least`; `what` is how the message calls it."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"{what} must be a whole number >= {least}, got {value!r}")

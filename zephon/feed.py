@@ -13,7 +13,7 @@ from collections import deque
 from concurrent.futures import BrokenExecutor, CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 
-from zephon.errors import WorkerError, ZephonError, explain
+from zephon.errors import WorkerError, ZephonError
 from zephon.executors import Workers, exit_report
 from zephon.prepare import Block, Request
 
@@ -101,22 +101,18 @@ class Feed:
         except BrokenExecutor as error:
             assert self._workers.executor is not None
             how = exit_report(self._workers.executor) or str(error) or type(error).__name__
-            raise WorkerError(
-                explain(
-                    "a worker process ended in the middle of its work",
-                    got=how,
-                    rule="workers live as long as their loader (signal 9 is often the kernel, out of memory)",
-                    cure='use fewer workers or threads; a script needs `if __name__ == "__main__":`',
-                )
+            raise WorkerError.explained(
+                "a worker process ended in the middle of its work",
+                got=how,
+                rule="workers live as long as their loader (signal 9 is often the kernel, out of memory)",
+                cure='use fewer workers or threads; a script needs `if __name__ == "__main__":`',
             ) from None
         except FutureTimeout:
-            raise WorkerError(
-                explain(
-                    f"a worker gave no block within {self._timeout_s:g} s",
-                    got="silence",
-                    rule="a block is read and tokenized within worker_timeout_s",
-                    cure="look for a file system that hangs, or raise worker_timeout_s",
-                )
+            raise WorkerError.explained(
+                f"a worker gave no block within {self._timeout_s:g} s",
+                got="silence",
+                rule="a block is read and tokenized within worker_timeout_s",
+                cure="look for a file system that hangs, or raise worker_timeout_s",
             ) from None
 
     def _result(self, future: Future[Answers]) -> Answers:
@@ -188,9 +184,8 @@ class Feed:
         if not processes:
             # What was cancelled is never reported to `wait`; a thread that hangs cannot be ended.
             wait([future for future in running if not future.cancelled()], CLOSE_S)
-        for (
-            process
-        ) in processes:  # killed only when it hangs: one that is writing would break the pool's pipe
+        for process in processes:
+            # Killed only when it hangs: one that is writing would break the pool's pipe.
             process.join(max(0.0, patience - time.monotonic()))
             if process.exitcode is None:
                 process.kill()

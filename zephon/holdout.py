@@ -7,9 +7,10 @@ that files added later do not move them.
 
 from __future__ import annotations
 
+import json
 import os
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from zephon.bits import bits, key
 from zephon.dataset import Dataset, HeldOut
-from zephon.errors import DataError, explain
+from zephon.errors import DataError, shorten
 from zephon.order import Addresses
 from zephon.readers import RandomReader
 
@@ -57,19 +58,21 @@ class HeldOutDocuments:
 
 
 def hold_out(
-    dataset: Dataset, reader: RandomReader, earlier: Mapping[str, Any] | None
+    dataset: Dataset, reader: RandomReader, lock: Mapping[str, Any] | None
 ) -> HeldOutDocuments | None:
     """Returns the documents held out of `dataset`, or None where it is whole.
 
-    `earlier` is the dataset's list in an earlier lock; it counts where it was made with the same number and
-    seed. Cost: some microseconds a document held out, and with `earlier` about one for each chunk.
+    The list in an earlier `lock` counts where it was made with the same number and seed; its files must be
+    as they were. Cost: some microseconds a document held out, and with a list about one for each chunk.
     """
     held_out = dataset.held_out
     if held_out is None:
         return None
     counts = reader.chunks().num_documents
     firsts = np.cumsum(counts) - counts
-    if earlier and (earlier["documents"], earlier["seed"]) == (held_out.documents, held_out.seed):
+    earlier = (lock or {}).get("held_out", {}).get(dataset.name)
+    if lock and earlier and (earlier["documents"], earlier["seed"]) == (held_out.documents, held_out.seed):
+        _refuse_changes(dataset, earlier["records"], lock["data"][dataset.name], reader.identity())
         documents = _find(dataset, reader, earlier["records"])
     else:
         documents = np.array(choose(held_out, dataset.name, int(counts.sum())), dtype=np.int64)
@@ -90,13 +93,11 @@ def choose(held_out: HeldOut, name: str, num_documents: int) -> list[int]:
     The first different ones of a sequence that seed and name decide.
     """
     if held_out.documents > num_documents // 2:
-        raise DataError(
-            explain(
-                f"dataset {name!r}: too many documents to hold out",
-                got=f"{held_out.documents:,} of {num_documents:,}",
-                rule="at most half of a dataset's documents are held out",
-                cure="hold out fewer, or give the dataset more documents",
-            )
+        raise DataError.explained(
+            f"dataset {name!r}: too many documents to hold out",
+            got=f"{held_out.documents:,} of {num_documents:,}",
+            rule="at most half of a dataset's documents are held out",
+            cure="hold out fewer, or give the dataset more documents",
         )
     found: dict[int, None] = {}
     stream, first = key("holdout", held_out.seed, name), 0
@@ -115,15 +116,35 @@ def _records(dataset: Dataset, reader: RandomReader, firsts: Int64, documents: I
         file, number = reader.where(chunk, record)
         found.setdefault(file, []).append(number)
     if whole := [file for file in found if os.path.isabs(file)]:
-        raise DataError(
-            explain(
-                f"dataset {dataset.name!r}: the lock cannot name the documents to hold out",
-                got=f"several files of the name of {whole[0]!r}",
-                rule="files of a dataset with a holdout have different names below their entries of `path`",
-                cure="name one folder above them in `path`",
-            )
+        raise DataError.explained(
+            f"dataset {dataset.name!r}: the lock cannot name the documents to hold out",
+            got=f"several files of the name of {whole[0]!r}",
+            rule="files of a dataset with a holdout have different names below their entries of `path`",
+            cure="name one folder above them in `path`",
         )
     return {file: sorted(found[file]) for file in sorted(found)}
+
+
+def _refuse_changes(
+    dataset: Dataset, files: Iterable[str], saved: Mapping[str, Any], found: Mapping[str, Any]
+) -> None:
+    """Refuses files of the list that are not what they were: other documents would have its numbers."""
+    for file in files:
+        before, now = _entry(saved, file), _entry(found, file)
+        if before is None:  # what is no file, or not listed as one, changes with anything of the dataset
+            before, now = dict(saved), dict(found)
+        if now is not None and json.dumps(now) != json.dumps(before):
+            raise DataError.explained(
+                f"dataset {dataset.name!r}: {file!r}, of which documents are held out, has changed",
+                got=f"{shorten(now)}; the lock has {shorten(before)}",
+                rule="files with held-out documents stay as they are; files may be added",
+                cure="bring the file back as it was, or begin a new run folder, which chooses anew",
+            )
+
+
+def _entry(identity: Mapping[str, Any], file: str) -> Any:
+    """Returns what an identity says of a file, or None where it does not list it."""
+    return next((entry for entry in identity.get("files", ()) if entry[0] == file), None)
 
 
 def _find(dataset: Dataset, reader: RandomReader, records: Records) -> Int64:
@@ -142,13 +163,11 @@ def _find(dataset: Dataset, reader: RandomReader, records: Records) -> Int64:
             begin, chunk = chunks[place] if place >= 0 else (0, -1)
             there = chunk >= 0 and number - begin < int(counts[chunk])
             if not there or reader.where(chunk, number - begin) != (file, number):
-                raise DataError(
-                    explain(
-                        f"dataset {dataset.name!r}: a document that is held out is gone",
-                        got=f"no record {number} of {file!r}",
-                        rule="the lock's list of documents held out stays as it is; files may only be added",
-                        cure="bring the file back, or begin a new run folder, which chooses anew",
-                    )
+                raise DataError.explained(
+                    f"dataset {dataset.name!r}: a document that is held out is gone",
+                    got=f"no record {number} of {file!r}",
+                    rule="the lock's list of documents held out stays as it is; files may only be added",
+                    cure="bring the file back, or begin a new run folder, which chooses anew",
                 )
             found.append(firsts[chunk] + number - begin)
     return np.array(found, dtype=np.int64)

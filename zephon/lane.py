@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zephon.dataset import PAD, STOP
-from zephon.errors import StateError, explain
+from zephon.errors import StateError
 from zephon.feed import MIN_BLOCK_BYTES, Feed, Ticket
 from zephon.mixture import Ledger, WorkSource, begin_step
 from zephon.packing import Carrying, Packer
@@ -134,9 +134,12 @@ class Lane:
         """
         if self._carried:
             self._feed_carry()
-        while self.ledger.rows < self.initial_state.delivered_rows:
+        delivered_rows = self.initial_state.delivered_rows
+        while self.ledger.rows < delivered_rows:
             if self._make_row() is None:
                 return None
+            if self._has_ended and not self._queue:  # the rest is padding, which needs no making
+                self.ledger.rows = delivered_rows
         return self._make_row()
 
     def _make_row(self) -> Row | None:
@@ -291,13 +294,11 @@ def _find_piece(piece: CarriedPiece, block: Block, lane: int) -> Run:
     length = int(block.lengths[index]) if there else 0
     cut = length - piece.offset - piece.num_tokens
     if cut < 0:
-        raise StateError(
-            explain(
-                f"lane {lane}: a document that the packer holds changed (dataset {piece.dataset})",
-                got=f"{length} tokens at position {piece.position}",
-                rule=f"the state holds tokens [{piece.offset}, {piece.offset + piece.num_tokens}) of it",
-                cure="restore with the data and the tokenizer of the state",
-            )
+        raise StateError.explained(
+            f"lane {lane}: a document that the packer holds changed (dataset {piece.dataset})",
+            got=f"{length} tokens at position {piece.position}",
+            rule=f"the state holds tokens [{piece.offset}, {piece.offset + piece.num_tokens}) of it",
+            cure="restore with the data and the tokenizer of the state",
         )
     begin = int(block.lengths[:index].sum()) + piece.offset
     return Run(piece.dataset, block, index, index + 1, piece.offset, cut, begin, piece.num_tokens)

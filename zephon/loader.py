@@ -13,21 +13,21 @@ from collections import deque
 from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from zephon import plugins
 from zephon.ahead import run_ahead
 from zephon.batch import Batch, BatchPlan, assemble
 from zephon.ending import Ending, describe_end
-from zephon.errors import ZephonError, explain
+from zephon.errors import ZephonError
 from zephon.feed import Feed
 from zephon.lane import Lane, LanePlan, LaneState, Row
 from zephon.opened import Opened, open_recipe
 from zephon.options import LoaderOptions
 from zephon.progress import RankProgress, measure
 from zephon.recipe import Recipe
-from zephon.replay import DeliveryLog, read_lock
+from zephon.replay import DeliveryLog
+from zephon.runfolder import read_lock
 from zephon.schedule import ScheduleTable
 from zephon.state import (
     Progress,
@@ -70,8 +70,7 @@ class Loader:
         self.micro_batch_size = options.micro_batch_size or per_rank * recipe.rows_per_step
         self.notes: list[str] = []
         """What a restore accepted although it differs."""
-        self._table, self._head = opened.table, ""
-        self._delivered_table = opened.table
+        self._table = self._delivered_table = opened.table
         self._attempt = 0
         self._pid = os.getpid()
         self._lanes: dict[int, Lane] = {}
@@ -265,13 +264,11 @@ class Loader:
     def _take_table(self, table: ScheduleTable, step: int) -> None:
         differs = self._table.first_difference(table, step)
         if differs is not None:
-            raise ZephonError(
-                explain(
-                    f"a schedule update at step {step} changes step {differs}",
-                    got=f"shares {table.at(differs)} in place of {self._table.at(differs)}",
-                    rule="the past cannot change: an update may differ from its own step on",
-                    cure="propose the change for a later step",
-                )
+            raise ZephonError.explained(
+                f"a schedule update at step {step} changes step {differs}",
+                got=f"shares {table.at(differs)} in place of {self._table.at(differs)}",
+                rule="the past cannot change: an update may differ from its own step on",
+                cure="propose the change for a later step",
             )
         self._table = table
         self._coming.append((step, table))
@@ -294,9 +291,7 @@ class Loader:
 
         Flat, JSON inside, a few hundred bytes a lane; the union of all ranks' states is the run's state.
         """
-        progress = Progress(
-            table=self._delivered_table, head=self._head, attempt=self._attempt, inside=self._inside()
-        )
+        progress = Progress(table=self._delivered_table, attempt=self._attempt, inside=self._inside())
         return write_state(self.opened, progress, self._delivered)
 
     def progress(self) -> RankProgress:
@@ -318,8 +313,8 @@ class Loader:
         """Goes on from `state`; before the first batch. It may hold lanes of other ranks.
 
         Raises `StateError`, with what differs, where the state does not fit the recipe, the lock, the past of
-        the schedule or, inside a step, the ranks. `allow` accepts differences by name: data, tokenizer,
-        plugins, schedule.
+        the schedule or, inside a step, the ranks. `allow` accepts differences by name, of `ALLOWANCES`: data,
+        held_out, tokenizer, plugins, schedule.
         """
         if self._source is not None:
             raise ZephonError(
@@ -364,25 +359,28 @@ class Loader:
     def __enter__(self) -> Loader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def open_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
     """Returns the loader of one rank, which owns what it opens; refuses wrong options before any work."""
     options.check(recipe.lanes, recipe.rows_per_step)
-    folder = options.run_folder or options.replay
     opened = open_recipe(
         recipe,
         cache=options.cache,
         backend=options.backend,
         spool_bytes=options.spool_bytes,
-        lock=read_lock(Path(folder)) if recipe.is_split and folder else None,
+        lock=_earlier_lock(options) if recipe.is_split else None,
     )
     try:
         return Loader(opened, options, owns_opened=True)
     except BaseException:
         opened.close()
         raise
+
+
+def _earlier_lock(options: LoaderOptions) -> dict[str, Any] | None:
+    """Returns the lock of the run folder or, where that has none, of the run that is replayed."""
+    folders = [Path(folder) for folder in (options.run_folder, options.replay) if folder is not None]
+    return next((lock for folder in folders if (lock := read_lock(folder)) is not None), None)

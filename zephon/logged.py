@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zephon.batch import Batch, digest
-from zephon.errors import StateError, explain
+from zephon.errors import StateError
 from zephon.runfolder import LogFile, read_lines
 
 DIGEST_BYTES = 32
@@ -119,14 +119,24 @@ class LoggedRows:
                 step, schedule = entry["step"], entry.get("schedule", schedule)
                 self._put(index, entry, begun)
             except (KeyError, ValueError, TypeError) as error:
-                raise _unreadable(file, error) from None
+                raise StateError.explained(
+                    f"the batch log {str(file.path)!r} cannot be read",
+                    got=f"{type(error).__name__}: {error}",
+                    rule="a line has a step and (lane, row, SHA-256) of its rows",
+                    cure="take the file out of the folder to compare what the others have",
+                ) from None
         if (file.attempt, step) >= self._newest:
             self._newest, self.schedule = (file.attempt, step), schedule
 
     def _put(self, index: int, entry: Mapping[str, Any], begun: set[int]) -> None:
         step, rows = entry["step"], entry["rows"]
         if rows and rows[0][1] // self._rows_per_step != step:
-            raise _other_shape(self.files[index], rows[0], step, self._rows_per_step)
+            raise StateError.explained(
+                f"the run of {str(self.files[index].path)!r} has steps of another size",
+                got=f"row {rows[0][1]} of lane {rows[0][0]} in step {step}",
+                rule=f"this recipe has {self._rows_per_step} rows of every lane in a step",
+                cure="give the recipe of the run",
+            )
         for lane, row, value in rows:
             of_lane = self._rows.get(lane)
             if of_lane is None:
@@ -178,25 +188,3 @@ class LoggedRows:
             for i in range(len(totals)):
                 totals[i] += found.tokens[at * len(totals) + i]
         return totals
-
-
-def _unreadable(file: LogFile, error: Exception) -> StateError:
-    return StateError(
-        explain(
-            f"the batch log {str(file.path)!r} cannot be read",
-            got=f"{type(error).__name__}: {error}",
-            rule="a line has a step and (lane, row, SHA-256) of its rows",
-            cure="take the file out of the folder to compare what the others have",
-        )
-    )
-
-
-def _other_shape(file: LogFile, row: Sequence[Any], step: int, rows_per_step: int) -> StateError:
-    return StateError(
-        explain(
-            f"the run of {str(file.path)!r} has steps of another size",
-            got=f"row {row[1]} of lane {row[0]} in step {step}",
-            rule=f"this recipe has {rows_per_step} rows of every lane in a step",
-            cure="give the recipe of the run",
-        )
-    )

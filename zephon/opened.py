@@ -7,7 +7,7 @@ loaders of one opened recipe.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from zephon.lock import make_lock
 from zephon.order import Order
 from zephon.packing import PackerPlan
 from zephon.prepare import DatasetRules, Prepare
-from zephon.readers import RandomReader, open_reader
+from zephon.readers import RandomReader, Report, open_reader
 from zephon.readers.subset import SubsetReader
 from zephon.recipe import Recipe
 from zephon.schedule import ScheduleTable
@@ -30,8 +30,6 @@ SPOOL_BYTES = 64 << 30
 SAMPLE_DOCUMENTS = 16
 SAMPLE_BYTES = 64 << 10
 """What is read of each dataset to compare the back ends of the tokenizer."""
-
-Report = Callable[[str, int, int], None]
 
 
 def default_cache() -> Path:
@@ -91,7 +89,7 @@ def open_recipe(
     """Returns the opened recipe. What can be refused without reading data is refused first.
 
     `lock` is an earlier lock of the run, as JSON data: documents that it holds out stay held out, whatever
-    files have come since.
+    files have come since; their own files must be as they were.
 
     Cost: one pass over JSONL files the first time, footers of Parquet files, 1-3 s for a large tokenizer.
     `report` gets (what, done, total) for progress bars.
@@ -136,7 +134,7 @@ def open_dataset(
 ) -> tuple[RandomReader, HeldOutDocuments | None]:
     """Returns the reader of a dataset, or of the part of it that is held out, and which documents are."""
     reader = open_reader(dataset, base=recipe.base, cache=cache, spool_bytes=spool_bytes, report=report)
-    documents = hold_out(dataset, reader, (lock or {}).get("held_out", {}).get(dataset.name))
+    documents = hold_out(dataset, reader, lock)
     if documents is not None and documents.held_out.part == VALID:
         return SubsetReader(reader, documents.documents), documents
     return reader, documents

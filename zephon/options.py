@@ -1,4 +1,6 @@
-"""How one rank runs its loader: ranks, batch size, workers. Nothing here changes a row.
+"""How one rank runs its loader: ranks, batch size, workers. Nothing here changes a row, with one exception.
+
+Where documents are held out, a lock in `run_folder`, else in `replay`, says which, in place of a new choice.
 
 Upstream: keywords of the user. Downstream: `loader.py` and `opened.py`.
 """
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from zephon import plugins
+from zephon.errors import check_whole
 from zephon.opened import SPOOL_BYTES
 from zephon.schedule import ScheduleUpdates
 from zephon.shape import cure_shape
@@ -27,7 +30,7 @@ def _num_cores() -> int:
 
 
 class LoaderKeywords(TypedDict, total=False):
-    """The keywords of `Recipe.loader` and `Pipeline.loader`; none of them changes a row."""
+    """The keywords of `Recipe.loader` and `Pipeline.loader`: the fields of `LoaderOptions`."""
 
     dp_rank: int
     dp_world_size: int
@@ -49,7 +52,7 @@ class LoaderKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderOptions:
-    """How one rank runs; nothing here changes a row."""
+    """How one rank runs; nothing but a lock in `run_folder` or `replay` changes a row, see above."""
 
     dp_rank: int = 0
     """This rank among the data-parallel ranks, in [0, dp_world_size)."""
@@ -66,10 +69,12 @@ class LoaderOptions:
     pin_memory: bool = False
     """Whether batches lie in page-locked memory; needs torch with a GPU."""
     run_folder: str | os.PathLike[str] | None = None
-    """Where row digests are logged (`batches/rank_*.jsonl`), with recipe and lock."""
+    """Where row digests are logged (`batches/rank_*.jsonl`), with recipe and lock. The documents held out
+    are those of a lock that is there; of a loader opened with others it is refused."""
     replay: str | os.PathLike[str] | None = None
     """A run folder: each batch is compared with what that run delivered, and the first that differs stops
-    the run with a StateError naming step, lane, row and both digests."""
+    the run with a StateError naming step, lane, row and both digests. Where `run_folder` has no lock, the
+    documents held out are those of this one's."""
     updates: ScheduleUpdates | None = None
     """Schedule updates that reach the running loader."""
     any_rank: Callable[[bool], bool] | None = None
@@ -98,8 +103,7 @@ class LoaderOptions:
     def check(self, lanes: int, rows_per_step: int) -> None:
         """Refuses what does not fit the recipe's lanes, naming the numbers."""
         world = self.dp_world_size
-        if type(world) is not int or world < 1:
-            raise ValueError(f"`dp_world_size` must be a whole number >= 1, got {world!r}")
+        check_whole("`dp_world_size`", world, 1)
         if type(self.dp_rank) is not int or not 0 <= self.dp_rank < world:
             raise ValueError(f"`dp_rank` must be in [0, {world}), got {self.dp_rank!r}")
         if lanes % world:
@@ -122,11 +126,7 @@ class LoaderOptions:
             _check_other_folder(self.replay, self.run_folder)
         plugins.find("executors", self.executor)
         for name, least in (("num_workers", 1), ("prefetch", 0), ("spool_bytes", 0), ("read_ahead_bytes", 1)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ValueError(
-                    f"`{name.removeprefix('num_')}` must be a whole number >= {least}, got {value!r}"
-                )
+            check_whole(f"`{name.removeprefix('num_')}`", getattr(self, name), least)
 
 
 def _check_other_folder(replay: str | os.PathLike[str], run_folder: str | os.PathLike[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from zephon.errors import unknown_field
+from zephon.errors import check_whole, unknown_field
 from zephon.prepare import SPLIT, LengthRule
 from zephon.stream import Run
 
@@ -69,8 +69,7 @@ class Packing:
     """What else the packer's kind takes."""
 
     def __post_init__(self) -> None:
-        if type(self.seq_len) is not int or self.seq_len < 1:
-            raise ValueError(f"packing: `seq_len` must be a whole number >= 1, got {self.seq_len!r}")
+        check_whole("packing: `seq_len`", self.seq_len, 1)
         if not isinstance(self.kind, str) or not self.kind:
             raise ValueError(f"packing: `kind` must name a packer, got {self.kind!r}")
         if type(self.pad_id) is not int or self.pad_id < 0:

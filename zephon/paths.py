@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zephon.errors import DataError, explain
+from zephon.errors import DataError
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _LEFT_OUT = (".", "_")
@@ -57,33 +57,33 @@ def list_files(entries: Sequence[str], base: Path) -> list[DataFile]:
     return files
 
 
+def expand(written: str, what: str) -> str:
+    """Returns `written`, a path to `what`, with every `${VAR}` and a leading `~` expanded."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] in os.environ:
+            return os.environ[match[1]]
+        raise DataError.explained(
+            f"{what} {written!r} uses {match[0]}",
+            got="the environment variable is not set",
+            rule="every ${VAR} in a path is set where the run starts",
+            cure=f"export {match[1]}=... or write the path out",
+        )
+
+    return os.path.expanduser(_VARIABLE.sub(value, written))
+
+
 def _absolute(written: str, base: Path) -> str:
     """Returns the entry with variables expanded, absolute and without `.` and `..`."""
-    expanded = _VARIABLE.sub(lambda match: _variable(match[1], written), written)
+    expanded = expand(written, "path")
     if "://" in expanded:
-        raise DataError(
-            explain(
-                f"path {written!r} is a URL",
-                got=expanded,
-                rule="datasets are read from local or mounted file systems",
-                cure="copy or mount the files and give their path",
-            )
+        raise DataError.explained(
+            f"path {written!r} is a URL",
+            got=expanded,
+            rule="datasets are read from local or mounted file systems",
+            cure="copy or mount the files and give their path",
         )
-    return os.path.normpath(os.path.join(os.path.abspath(base), os.path.expanduser(expanded)))
-
-
-def _variable(name: str, written: str) -> str:
-    value = os.environ.get(name)
-    if value is None:
-        raise DataError(
-            explain(
-                f"path {written!r} uses ${{{name}}}",
-                got="the environment variable is not set",
-                rule="every ${VAR} in a path is set where the run starts",
-                cure=f"export {name}=... or write the path out",
-            )
-        )
-    return value
+    return os.path.normpath(os.path.join(os.path.abspath(base), expanded))
 
 
 def _find(pattern: str) -> tuple[str, list[str]]:
@@ -112,13 +112,11 @@ def _walk(folder: str, above: tuple[str, ...]) -> Iterator[str]:
     """Yields the files under `folder`, following links; `above` are the real paths of its parents."""
     real = os.path.realpath(folder)
     if real in above:
-        raise DataError(
-            explain(
-                f"folder {folder} contains itself",
-                got=f"a link back to {real}",
-                rule="the folders of a dataset form a tree",
-                cure="remove the link or name the files with a pattern",
-            )
+        raise DataError.explained(
+            f"folder {folder} contains itself",
+            got=f"a link back to {real}",
+            rule="the folders of a dataset form a tree",
+            cure="remove the link or name the files with a pattern",
         )
     for name in os.listdir(folder):
         if not name.startswith(_LEFT_OUT):
@@ -148,13 +146,11 @@ def _data_file(path: str, root: str, entry: int) -> DataFile:
 
 
 def _not_a_file(path: str, got: str) -> DataError:
-    return DataError(
-        explain(
-            f"{path} cannot be read",
-            got=got,
-            rule="a dataset is made of regular files, or of links to them",
-            cure="remove it, repair the link, or name the files with a pattern",
-        )
+    return DataError.explained(
+        f"{path} cannot be read",
+        got=got,
+        rule="a dataset is made of regular files, or of links to them",
+        cure="remove it, repair the link, or name the files with a pattern",
     )
 
 
@@ -163,14 +159,12 @@ def _refuse_twice(files: Sequence[DataFile], entries: Sequence[str]) -> None:
     for file in files:
         other = seen.setdefault(os.path.realpath(file.path), file)
         if other is not file:
-            raise DataError(
-                explain(
-                    f"{file.path} is reached twice",
-                    got=f"as {other.name} by {entries[other.entry]!r} "
-                    f"and as {file.name} by {entries[file.entry]!r}",
-                    rule="a file belongs to a dataset once",
-                    cure="make the entries disjoint",
-                )
+            raise DataError.explained(
+                f"{file.path} is reached twice",
+                got=f"as {other.name} by {entries[other.entry]!r} "
+                f"and as {file.name} by {entries[file.entry]!r}",
+                rule="a file belongs to a dataset once",
+                cure="make the entries disjoint",
             )
 
 
@@ -181,12 +175,10 @@ def _nothing_found(written: str, pattern: str) -> DataError:
     names = sorted(os.listdir(parent), key=os.fsencode)
     more = f", ... ({len(names)} in all)" if len(names) > _NUM_SHOWN else ""
     shown = ", ".join(names[:_NUM_SHOWN]) + more
-    return DataError(
-        explain(
-            f"path {written!r} names no file",
-            got=f"nothing at {pattern}; {parent} holds {shown or 'nothing'}",
-            rule="an entry is a file, a folder with files or a glob that matches files "
-            "(names that start with . or _ are left out)",
-            cure="correct the path; relative ones start at the recipe's folder",
-        )
+    return DataError.explained(
+        f"path {written!r} names no file",
+        got=f"nothing at {pattern}; {parent} holds {shown or 'nothing'}",
+        rule="an entry is a file, a folder with files or a glob that matches files "
+        "(names that start with . or _ are left out)",
+        cure="correct the path; relative ones start at the recipe's folder",
     )

@@ -18,7 +18,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from zephon.errors import PluginError, explain
+from zephon.errors import PluginError
 
 API_VERSION = 1
 """The version of the interface between core and plugins; a plugin may state its own as `zephon_api`."""
@@ -74,13 +74,11 @@ def find(role: str, name: str) -> Any:
     info = _select(role, name)
     outcome = _load(info)
     if outcome.error:
-        error = PluginError(
-            explain(
-                f"plugin {name!r} ({role}) of {info.distribution} {info.version} cannot be used",
-                got=outcome.error,
-                rule=f"{info.target!r} must import, and be made for version {API_VERSION} of the interface",
-                cure=f"repair or reinstall {info.distribution}, or take another kind",
-            )
+        error = PluginError.explained(
+            f"plugin {name!r} ({role}) of {info.distribution} {info.version} cannot be used",
+            got=outcome.error,
+            rule=f"{info.target!r} must import, and be made for version {API_VERSION} of the interface",
+            cure=f"repair or reinstall {info.distribution}, or take another kind",
         )
         if outcome.traceback:
             error.add_note(outcome.traceback)
@@ -176,12 +174,8 @@ def _attempt(info: PluginInfo) -> PluginInfo:
 def _warn_once(info: PluginInfo, error: str) -> None:
     _log.warning(
         "plugin %r (%s) of %s %s cannot be used: %s",
-        info.name,
-        info.role,
-        info.distribution,
-        info.version,
-        error,
-    )
+        info.name, info.role, info.distribution, info.version, error,
+    )  # fmt: skip
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon.errors import DataError, Fault, explain
+from zephon.errors import DataError, Fault
 from zephon.holdout import HeldOutDocuments
 from zephon.order import Addresses, Order
 from zephon.readers import RandomReader, Texts
@@ -160,18 +160,18 @@ class Prepare:
         if found.faults and rules.on_error == "raise":
             num_read = found.faults[0][0]
             if num_read == 0:
-                raise DataError(self.explain_fault(request.dataset, addresses, *found.faults[0]))
+                raise self._fault_error(request.dataset, addresses, *found.faults[0])
         if num_read < len(positions):
             end = int(positions[num_read])
             events = [event for event in events if event.before <= num_read]
         events = sorted(events + _events(found, num_read))
         return _Read(positions[:num_read], found.texts[:num_read], addresses, events, end)
 
-    def explain_fault(self, dataset: int, addresses: Addresses, index: int, fault: Fault) -> str:
-        """Returns the message for a faulty document: dataset, file, record, got, rule, cure."""
+    def _fault_error(self, dataset: int, addresses: Addresses, index: int, fault: Fault) -> DataError:
+        """Returns the error of a faulty document: dataset, file, record, got, rule, cure."""
         reader, rules = self._readers[dataset], self._rules[dataset]
         file, record = reader.where(int(addresses.chunk[index]), int(addresses.record[index]))
-        return explain(
+        return DataError.explained(
             f"dataset {rules.name!r}, file {file!r}, record {record}: cannot be used ({fault.kind})",
             got=fault.got,
             rule=fault.rule,
@@ -198,7 +198,7 @@ class Prepare:
             if over[0] == 0:
                 got = f"{int(block.lengths[0])} tokens"
                 fault = Fault("too_long", got, f"a document has at most seq_len = {rule.max_tokens} tokens")
-                raise DataError(self.explain_fault(request.dataset, read.addresses, 0, fault))
+                raise self._fault_error(request.dataset, read.addresses, 0, fault)
             block.end = int(block.positions[over[0] - 1]) + 1
             _keep(block, np.arange(len(block.lengths)) < over[0], block.lengths)
             return

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from zephon import plugins
 from zephon.dataset import IDENTITY, PAD, SHUFFLED, STOP, WHEN_EXHAUSTED, Dataset
+from zephon.errors import check_whole
 from zephon.mixture import WorkSource, WorkSourceContext
 from zephon.order import GROUP_CHUNKS, GROUP_DOCUMENTS, WINDOW_CHUNKS, WINDOW_DOCUMENTS
 from zephon.packing import Carrying, PackerPlan, Packing
 from zephon.readers.jsonl import CHUNK_BYTES
 from zephon.schedule import Constant, Schedule, ScheduleContext, ScheduleTable, compile_schedule
+from zephon.shape import divisors, listed, nearest
 from zephon.tokenizer import Tokenize
 
 if TYPE_CHECKING:
@@ -61,13 +63,13 @@ class Recipe:
     """The folder at which relative paths start."""
 
     def __post_init__(self) -> None:
-        _check_whole("seed", self.seed, 0)
-        _check_whole("global_batch_size", self.global_batch_size, 1)
-        _check_whole("lanes", self.lanes, 0)
+        check_whole("`seed`", self.seed, 0)
+        check_whole("`global_batch_size`", self.global_batch_size, 1)
+        check_whole("`lanes`", self.lanes, 0)
         if self.total_steps is not None:
-            _check_whole("total_steps", self.total_steps, 1)
+            check_whole("`total_steps`", self.total_steps, 1)
         if self.flush_every is not None:
-            _check_whole("flush_every", self.flush_every, 1)
+            check_whole("`flush_every`", self.flush_every, 1)
         if self.when_exhausted not in WHEN_EXHAUSTED:
             raise ValueError(f"`when_exhausted` must be one of {WHEN_EXHAUSTED}, got {self.when_exhausted!r}")
         if self.lanes == 0:
@@ -76,7 +78,7 @@ class Recipe:
             raise ValueError(
                 f"`lanes` must divide `global_batch_size`, got {self.lanes} lanes for "
                 f"{self.global_batch_size} rows; nearest: "
-                f"{_nearest_divisors(self.global_batch_size, self.lanes)} lanes"
+                f"{listed(nearest(divisors(self.global_batch_size), self.lanes))} lanes"
             )
         if not self.datasets:
             raise ValueError("`datasets` must have at least one dataset, got none")
@@ -188,7 +190,7 @@ class Recipe:
 
     def fingerprint(self) -> str:
         """Returns the SHA-256 of the configuration, as hex."""
-        return fingerprint(self.configuration())
+        return hash_json(self.configuration())
 
     def diff(self, other: Recipe) -> list[tuple[str, Any, Any]]:
         """Returns (field, ours, theirs) where the configurations or the schedules' tables differ."""
@@ -220,7 +222,8 @@ class Recipe:
     def loader(self, **options: Unpack[LoaderKeywords]) -> Loader:
         """Returns the loader of one rank of a run; it opens the recipe's data and closes it at its end.
 
-        The keywords are the fields of `LoaderOptions`, of which none changes a row.
+        The keywords are the fields of `LoaderOptions`. None changes a row, but where documents are held out a
+        lock in `run_folder`, else in `replay`, says which.
         """
         from zephon.loader import open_loader
         from zephon.options import LoaderOptions
@@ -247,11 +250,6 @@ def hash_json(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def fingerprint(configuration: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of a configuration, as hex."""
-    return hash_json(configuration)
-
-
 def diff_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Returns (field, ours, theirs) for every field that differs, by name; None where it is missing."""
     fields = sorted({*ours, *theirs})
@@ -263,13 +261,3 @@ def _kind(table: str, config: dict[str, Any]) -> str:
     if not isinstance(kind, str):
         raise ValueError(f"[{table}] must have a `kind`, got {kind!r}")
     return kind
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if type(value) is not int or value < least:
-        raise ValueError(f"`{name}` must be a whole number >= {least}, got {value!r}")
-
-
-def _nearest_divisors(number: int, wanted: int) -> str:
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    return ", ".join(str(d) for d in sorted(sorted(divisors, key=lambda d: (abs(d - wanted), d))[:3]))

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zephon.batch import Batch
-from zephon.errors import StateError, explain, shorten
+from zephon.errors import StateError, shorten
 from zephon.lock import lock_hashes
 from zephon.logged import Difference, LoggedRows
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe, diff_configuration
-from zephon.runfolder import LOCK, NO_TOML, RECIPE, BatchLog, Ranks, read_log_files
+from zephon.runfolder import (
+    ALL_STEPS,
+    LOCK,
+    RECIPE,
+    BatchLog,
+    Ranks,
+    find_log_files,
+    last_steps,
+    read_lock,
+    read_recipe,
+)
 from zephon.schedule import ScheduleTable
 
 MAX_CHANGES = 8
@@ -42,32 +51,13 @@ class Change:
         return f"{self.name}: the run has {self.run}, here it is {self.here}"
 
 
-def read_recipe(folder: Path) -> Recipe | None:
-    """Returns the recipe of a run folder; None where it has none, or one without a TOML form."""
-    path = folder / RECIPE
-    if not path.exists() or path.read_text(encoding="utf-8").startswith(NO_TOML):
-        return None
-    return Recipe.from_toml(path)
-
-
-def read_lock(folder: Path) -> dict[str, Any] | None:
-    """Returns the lock of a run folder, or None where it has none."""
-    path = folder / LOCK
-    if not path.exists():
-        return None
-    try:
-        lock = dict(json.loads(path.read_text(encoding="utf-8")))
-        lock_hashes(lock)
-        return lock
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StateError(
-            explain(
-                f"the lock {str(path)!r} cannot be read",
-                got=f"{type(error).__name__}: {error}",
-                rule="a lock is the JSON that the run wrote",
-                cure="bring the file back, or take it away to compare without it",
-            )
-        ) from None
+def compare_descriptions(folder: Path, opened: Opened) -> tuple[list[Change], list[str]]:
+    """Returns (what recipe and lock of a run folder have otherwise, those of them that it lacks)."""
+    recipe, lock = read_recipe(folder), read_lock(folder)
+    changes = [] if recipe is None else changed_recipe(recipe, opened.recipe)
+    changes += [] if lock is None else changed_lock(lock, opened.lock)
+    found = {f"{RECIPE} that can be read": recipe, LOCK: lock}
+    return changes, [name for name, value in found.items() if value is None]
 
 
 def changed_recipe(saved: Recipe, ours: Recipe) -> list[Change]:
@@ -106,43 +96,29 @@ class Replay:
     def __init__(self, folder: Path, opened: Opened, lanes: range) -> None:
         """Refuses a folder of another recipe or other data; the batch logs are read at the first batch."""
         self._folder, self._opened, self._lanes = folder, opened, lanes
-        self._files = read_log_files(folder)
-        if not self._files:
-            raise StateError(
-                explain(
-                    f"`replay` folder {str(folder)!r} holds no batches",
-                    got="no batch log with a row" if folder.is_dir() else "no such folder",
-                    rule="`replay` names the run folder of an earlier run",
-                    cure="give the folder that the run had as its `run_folder`",
-                )
-            )
+        self._files = find_log_files(folder, "`replay` folder")
         self._refuse_changes()
         self._logged: LoggedRows | None = None
-        self._num_rows = self._num_lacking = self._end_step = 0
+        self._num_rows = self._num_lacking = self._end_step = 0  # one past the last step of any rank
         self._is_over = False
 
     def _refuse_changes(self) -> None:
-        recipe, lock = read_recipe(self._folder), read_lock(self._folder)
-        changes = [] if recipe is None else changed_recipe(recipe, self._opened.recipe)
-        changes += [] if lock is None else changed_lock(lock, self._opened.lock)
-        for what, found in ((f"{RECIPE} that can be read", recipe), (LOCK, lock)):
-            if found is None:
-                _log.info("replay: %s has no %s; it is not compared", self._folder, what)
+        changes, missing = compare_descriptions(self._folder, self._opened)
+        for name in missing:
+            _log.info("replay: %s has no %s; it is not compared", self._folder, name)
         if changes:
-            raise StateError(
-                explain(
-                    f"the run of `replay` folder {str(self._folder)!r} is another",
-                    got=f"{len(changes)} things differ:\n{list_changes(changes)}",
-                    rule="a replay has the recipe, data, tokenizer and plugins of the run it repeats",
-                    cure="bring these back as the run had them, or leave `replay` out",
-                )
+            raise StateError.explained(
+                f"the run of `replay` folder {str(self._folder)!r} is another",
+                got=f"{len(changes)} things differ:\n{list_changes(changes)}",
+                rule="a replay has the recipe, data, tokenizer and plugins of the run it repeats",
+                cure="bring these back as the run had them, or leave `replay` out",
             )
 
     def check(self, batch: Batch) -> None:
         """Returns if the rows of the batch are those of the run; raises StateError if one is not."""
         logged = self._logged or self._read(batch.step)
-        if batch.step >= logged.end_step:
-            self._end(f"its log ends before step {logged.end_step}, from which on nothing is compared")
+        if batch.step >= self._end_step:
+            self._end(f"its log ends before step {self._end_step}, from which on nothing is compared")
             return
         num_rows, differences = logged.compare(batch)
         if differences:
@@ -151,32 +127,38 @@ class Replay:
         lacking = len(batch.rows) - num_rows
         if lacking and not self._num_lacking:
             _log.warning(
-                "replay: %s lacks rows of step %d (lane %d first): what it lacks is counted, not compared",
-                self._folder, batch.step, int(batch.lanes[0]),
+                "replay: %s lacks %d of %d rows of a batch of step %d: such rows are counted, not compared",
+                self._folder, lacking, len(batch.rows), batch.step,
             )  # fmt: skip
         self._num_rows += num_rows
         self._num_lacking += lacking
 
     def _read(self, step: int) -> LoggedRows:
-        """Returns the log from `step` on, as far as it is written."""
-        rows_per_step = self._opened.recipe.rows_per_step
-        logged = LoggedRows(self._lanes, range(step, sys.maxsize), rows_per_step=rows_per_step)
+        """Returns the log of these lanes from `step` on, as far as it is written; refuses one of none."""
+        lanes, rows_per_step = self._lanes, self._opened.recipe.rows_per_step
+        logged = LoggedRows(lanes, range(step, ALL_STEPS.stop), rows_per_step=rows_per_step)
         for file in self._files:
-            if file.ranks.lanes.start < self._lanes.stop and self._lanes.start < file.ranks.lanes.stop:
+            if file.ranks.lanes.start < lanes.stop and lanes.start < file.ranks.lanes.stop:
                 logged.add(file)
+        if not logged.end_step:
+            raise StateError.explained(
+                f"`replay` folder {str(self._folder)!r} has no row of lanes [{lanes.start}, {lanes.stop})",
+                got=f"{len(self._files)} batch logs without such a row",
+                rule="every rank compares the rows of its own lanes",
+                cure="give the folder with the logs of all ranks, or leave `replay` out",
+            )
+        self._end_step = 1 + max(last_steps(self._files).values())
         self._logged = logged
         return logged
 
     def _differs(self, differences: list[Difference], num_rows: int) -> StateError:
         first = min(differences, key=lambda difference: (difference.lane, difference.row))
         step = f"step {first.step} (a trainer that counts from 1 logs it as {first.step + 1})"
-        return StateError(
-            explain(
-                f"{step}, lane {first.lane}, row {first.row} is not that of the run {str(self._folder)!r}",
-                got=f"digest {first.found}; {len(differences)} of the batch's {num_rows} logged rows differ",
-                rule=f"the run logged {first.logged} ({first.file.label}, {first.file.path.name})",
-                cure=f"`zephon verify {self._folder}` says what else differs; leave `replay` out to go on",
-            )
+        return StateError.explained(
+            f"{step}, lane {first.lane}, row {first.row} is not that of the run {str(self._folder)!r}",
+            got=f"digest {first.found}; {len(differences)} of the batch's {num_rows} logged rows differ",
+            rule=f"the run logged {first.logged} ({first.file.label}, {first.file.path.name})",
+            cure=f"`zephon verify {self._folder}` says what else differs; leave `replay` out to go on",
         )
 
     def _end(self, why: str) -> None:

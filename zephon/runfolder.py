@@ -9,17 +9,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from zephon.batch import Batch, RowDigest, digest
+from zephon.errors import StateError
+from zephon.lock import lock_hashes
 from zephon.opened import Opened
 from zephon.recipe import Recipe, hash_json
 from zephon.schedule import ScheduleTable
 
 BATCHES = "batches"
+ALL_STEPS = range(sys.maxsize)
+TAIL_BYTES = 64 << 10
+"""What is read first of the end of a log, to find its last line."""
 RECIPE, LOCK, SCHEDULES = "recipe.toml", "lock.json", "schedules"
 NO_TOML = "# this recipe has no TOML form: "
 
@@ -52,9 +58,13 @@ class BatchLog:
 
     @classmethod
     def open(cls, opened: Opened, folder: Path | None, ranks: Ranks) -> BatchLog | None:
-        """Returns the log of a rank in `folder`, or None without one; rank 0 describes a run that is new."""
+        """Returns the log of a rank in `folder`, or None without one; rank 0 describes a run that is new.
+
+        Refuses a folder whose lock holds out other documents.
+        """
         if folder is None:
             return None
+        _refuse_other_held_out(opened, folder)
         if ranks.dp_rank == 0 and not (folder / RECIPE).exists():
             _write_description(opened, folder)
         return cls(folder, ranks, opened)
@@ -111,6 +121,46 @@ class BatchLog:
         """Closes the file."""
         if self._stream is not None:
             self._stream.close()
+
+
+def read_recipe(folder: Path) -> Recipe | None:
+    """Returns the recipe of a run folder; None where it has none, or one without a TOML form."""
+    path = folder / RECIPE
+    if not path.exists() or path.read_text(encoding="utf-8").startswith(NO_TOML):
+        return None
+    return Recipe.from_toml(path)
+
+
+def read_lock(folder: Path) -> dict[str, Any] | None:
+    """Returns the lock of a run folder, or None where it has none."""
+    path = folder / LOCK
+    if not path.exists():
+        return None
+    try:
+        lock = dict(json.loads(path.read_text(encoding="utf-8")))
+        lock_hashes(lock)
+        return lock
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StateError.explained(
+            f"the lock {str(path)!r} cannot be read",
+            got=f"{type(error).__name__}: {error}",
+            rule="a lock is the JSON that the run wrote",
+            cure="bring the file back, or take it away to compare without it",
+        ) from None
+
+
+def _refuse_other_held_out(opened: Opened, folder: Path) -> None:
+    """Refuses to write over a lock whose list of documents held out is not that which is open here."""
+    saved, ours = ((lock or {}).get("held_out", {}) for lock in (read_lock(folder), opened.lock))
+    if saved and saved != ours:
+        name = next(name for name in sorted({*saved, *ours}) if saved.get(name) != ours.get(name))
+        raise StateError.explained(
+            f"`run_folder` {str(folder)!r}: its lock has other documents held out of {name}",
+            got="data that were opened without that lock, or another holdout",
+            rule="a run folder keeps its list of documents held out",
+            cure=f"open with that lock: open_recipe(recipe, lock=...), JSON of {LOCK}; or give another "
+            "`run_folder`",
+        )
 
 
 def _write_description(opened: Opened, folder: Path) -> None:
@@ -183,6 +233,25 @@ class LogFile:
         return f"attempt {self.attempt}, rank {self.ranks.dp_rank} of {self.ranks.dp_world_size}"
 
 
+def find_log_files(folder: Path, role: str, steps: range = ALL_STEPS) -> list[LogFile]:
+    """Returns what `read_log_files` does of logs that begin before `steps` end; refuses a folder of none."""
+    files = [file for file in read_log_files(folder) if file.first_step < steps.stop]
+    if not files:
+        raise no_batches(folder, role, steps)
+    return files
+
+
+def no_batches(folder: Path, role: str, steps: range = ALL_STEPS) -> StateError:
+    """Returns the error of a folder, given as `role`, that holds no batches of `steps`."""
+    bounds = "" if steps.stop == ALL_STEPS.stop else f" in steps [{steps.start}, {steps.stop})"
+    return StateError.explained(
+        f"{role} {str(folder)!r} holds no batches{bounds}",
+        got="no batch log with such a row" if folder.is_dir() else "no such folder",
+        rule="it is the folder that a run had as its `run_folder`",
+        cure="give that folder" + (", or other steps" if bounds else ""),
+    )
+
+
 def read_log_files(folder: Path) -> list[LogFile]:
     """Returns the batch logs of a run folder that hold a batch, by attempt, then rank."""
     found = []
@@ -214,6 +283,26 @@ def read_table(folder: Path, schedule: str) -> ScheduleTable | None:
     if not path.exists():
         return None
     return ScheduleTable.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def last_steps(files: Iterable[LogFile]) -> dict[int, int]:
+    """Returns for each lane the last step of its newest file, of files by attempt; reads their ends only."""
+    return {lane: step for file in files for step in [_last_step(file)] for lane in file.ranks.lanes}
+
+
+def _last_step(file: LogFile) -> int:
+    """Returns the step of the last whole line."""
+    with file.path.open("rb") as stream:
+        end, size = stream.seek(0, os.SEEK_END), TAIL_BYTES
+        while True:
+            stream.seek(max(0, end - size))
+            lines = stream.read().splitlines()[size < end :]  # of the first there may be only a part
+            for line in reversed(lines):
+                with contextlib.suppress(json.JSONDecodeError, KeyError):
+                    return int(json.loads(line)["step"])
+            if size >= end:
+                return file.first_step
+            size *= 8
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

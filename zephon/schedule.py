@@ -19,6 +19,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
+from zephon.errors import check_whole, unknown_field
+
 PARTS = 1 << 20
 """Shares are whole parts of this many."""
 BLOCK_STEPS = 1024
@@ -277,8 +279,7 @@ class Stages:
                 f"schedule stages: must map steps to weights, from step 0 on, got {self.stages!r}"
             )
         for step, weights in self.stages.items():
-            if type(step) is not int or step < 0:
-                raise ValueError(f"schedule stages: a step must be a whole number >= 0, got {step!r}")
+            check_whole("schedule stages: a step", step, 0)
             check_weights(weights, f"schedule stages, step {step}")
         object.__setattr__(self, "stages", {step: dict(self.stages[step]) for step in sorted(self.stages)})
 
@@ -316,8 +317,6 @@ class Stages:
 
 def _refuse_unknown(config: Mapping[str, Any], known: set[str], kind: str) -> None:
     if unknown := [name for name in config if name not in known]:
-        raise ValueError(
-            f"schedule {kind}: unknown field {unknown[0]!r}; known are {', '.join(sorted(known))}"
-        )
+        raise unknown_field(f"schedule {kind}", unknown[0], sorted(known))
     if missing := sorted(known - set(config)):
         raise ValueError(f"schedule {kind}: field {missing[0]!r} is missing")

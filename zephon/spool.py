@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon.cachefiles import TEMPORARY_SUFFIX, replace_file
-from zephon.errors import DataError, Fault, explain
+from zephon.errors import DataError, Fault
 from zephon.readers.base import Chunks, Column, Origin, Reader, Texts, changed, labels, max_open
 
 MAX_OPEN_CHUNKS = 512
@@ -256,13 +256,11 @@ class Spool:
         path.unlink(missing_ok=True)
         with self._lock:
             self._drop(chunk)
-        return DataError(
-            explain(
-                f"dataset {self.name!r}: spool file {path} is damaged",
-                got="bytes that are not UTF-8",
-                rule="a spool file holds what its reader gave, as UTF-8",
-                cure="start again: the file is removed and made anew; if this recurs, mend the reader",
-            )
+        return DataError.explained(
+            f"dataset {self.name!r}: spool file {path} is damaged",
+            got="bytes that are not UTF-8",
+            rule="a spool file holds what its reader gave, as UTF-8",
+            cure="start again: the file is removed and made anew; if this recurs, mend the reader",
         )
 
     def _trim(self, path: Path, written: int) -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from zephon.errors import StateError, explain
+from zephon.errors import StateError
 from zephon.lane import CarriedPiece, LaneState
 from zephon.lock import ALLOWANCES, describe_difference, lock_hashes
 from zephon.opened import Opened
-from zephon.recipe import diff_configuration, fingerprint
+from zephon.recipe import diff_configuration, hash_json
 from zephon.schedule import BLOCK_STEPS, ScheduleTable
 from zephon.stream import Cursor
 
@@ -35,8 +35,6 @@ class Progress:
     """What a state says of the run besides its lanes; equal on all ranks."""
 
     table: ScheduleTable
-    head: str
-    """The head of the chain of accepted amendments; empty without any."""
     attempt: int
     """Restores before this one."""
     inside: tuple[int, int] | None
@@ -50,7 +48,7 @@ def write_state(opened: Opened, progress: Progress, lanes: Mapping[int, LaneStat
     rolling, blocks = table.past(step)
     state: dict[str, Any] = {
         "version": VERSION,
-        "recipe": _dump({"fingerprint": fingerprint(configuration), "configuration": configuration}),
+        "recipe": _dump({"fingerprint": hash_json(configuration), "configuration": configuration}),
         "lock": _dump(lock_hashes(opened.lock)),
         "schedule": _dump(
             {
@@ -58,7 +56,7 @@ def write_state(opened: Opened, progress: Progress, lanes: Mapping[int, LaneStat
                 "steps": step,
                 "past": rolling,
                 "blocks": blocks,
-                "head": progress.head,
+                "head": "",
                 "attempt": progress.attempt,
             }
         ),
@@ -114,7 +112,7 @@ def read_lane(data: object, lane: int, num_datasets: int) -> tuple[LaneState, tu
         inside = entry.get("inside")
         return state, None if inside is None else (_whole(inside[0]), _whole(inside[1]))
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-        raise _refusal(
+        raise StateError.explained(
             f"lane {lane}: its entry cannot be read",
             got=f"{type(error).__name__}: {error}",
             rule="an entry is the JSON that state_dict() wrote",
@@ -132,10 +130,6 @@ def _wholes(values: Sequence[object], count: int, *, signed: bool = False) -> tu
     if len(values) != count:
         raise ValueError(f"{len(values)} numbers in place of {count}")
     return tuple(_whole(value, signed=signed) for value in values)
-
-
-def _refusal(what: str, *, got: str, rule: str, cure: str) -> StateError:
-    return StateError(explain(what, got=got, rule=rule, cure=cure))
 
 
 def saved_steps(state: Mapping[str, Any]) -> int:
@@ -157,14 +151,14 @@ def check_shared(
     if unknown := sorted(set(allow) - set(ALLOWANCES)):
         raise ValueError(f"`allow` takes {', '.join(ALLOWANCES)}, got {unknown[0]!r}")
     if missing := [name for name in SHARED_KEYS if name not in state]:
-        raise _refusal(
+        raise StateError.explained(
             f"the state has no {missing[0]!r} entry",
             got=", ".join(sorted(map(str, state))[:6]) or "an empty state",
             rule="a state is what state_dict() returned, or the union of several ranks' states",
             cure="check that the checkpoint holds the loader's state (some save the model alone)",
         )
     if state["version"] != VERSION:
-        raise _refusal(
+        raise StateError.explained(
             "the state has another version",
             got=f"version {state['version']!r}",
             rule=f"this release reads version {VERSION}",
@@ -175,7 +169,7 @@ def check_shared(
         configuration, attempt = dict(recipe["configuration"]), _whole(schedule["attempt"])
         _check_shapes(saved_lock, schedule)
     except (ValueError, TypeError, KeyError) as error:
-        raise _refusal(
+        raise StateError.explained(
             "the state's shared entries cannot be read",
             got=f"{type(error).__name__}: {error}",
             rule="they are the JSON that state_dict() wrote",
@@ -201,7 +195,7 @@ def check_together(
     at_step_end = len(set(rows)) == 1 and rows[0] % rows_per_step == 0
     if len(insides) == 1 and insides not in ({None}, {here}):
         ranks, size = insides.pop() or here
-        raise _refusal(
+        raise StateError.explained(
             "the state was taken inside a step",
             got=f"{here[0]} ranks and batches of {here[1]} rows",
             rule=f"inside a step it restores only on {ranks} ranks and batches of {size} rows",
@@ -209,7 +203,7 @@ def check_together(
         )
     torn = len(insides) > 1 or not stairs or min(rows) // rows_per_step != steps
     if torn or (insides == {None} and not at_step_end):
-        raise _refusal(
+        raise StateError.explained(
             "the lanes of the state do not belong together",
             got=f"between {min(rows)} and {max(rows)} rows",
             rule="all lanes of a state were taken after the same batch",
@@ -221,7 +215,7 @@ def lanes_missing(lanes: range, state: Mapping[str, Any]) -> StateError:
     """Returns the error of a state without all of a rank's lanes."""
     missing = [lane for lane in lanes if lane_key(lane) not in state]
     there = sum(1 for name in state if str(name).startswith("lane_"))
-    return _refusal(
+    return StateError.explained(
         f"the state lacks {len(missing)} of this rank's {len(lanes)} lanes, first {lane_key(missing[0])}",
         got=f"a state with {there} lanes",
         rule="a rank restores the lanes it owns, whichever ranks wrote them",
@@ -244,7 +238,7 @@ def _check_configuration(saved: Mapping[str, Any], opened: Opened) -> None:
         lines = "\n".join(
             f"    {name}: state has {was!r}, this run has {now!r}" for name, was, now in differences
         )
-        raise _refusal(
+        raise StateError.explained(
             "the recipe is not the one that the state was taken with",
             got=f"{len(differences)} fields differ:\n{lines}",
             rule="a restore goes on with the same rows, so these fields must be the same",
@@ -262,7 +256,7 @@ def _check_lock(saved: Mapping[str, str], opened: Opened, allow: Collection[str]
     refused = [line for table, found_lines in lines.items() if table not in allow for line in found_lines]
     if refused:
         names = ", ".join(repr(table) for table in lines if table not in allow)
-        raise _refusal(
+        raise StateError.explained(
             "what the recipe names has changed since the state was taken",
             got="; ".join(refused),
             rule="the same files, tokenizer and plugins give the same rows",
@@ -281,7 +275,7 @@ def _check_schedule(saved: Mapping[str, Any], table: ScheduleTable, allow: Colle
     first, last = block * BLOCK_STEPS, min((block + 1) * BLOCK_STEPS, steps)
     if "schedule" in allow:
         return [f"accepted: the schedule differs from the state's in steps [{first}, {last})"]
-    raise _refusal(
+    raise StateError.explained(
         f"the schedule differs from the state's in steps that are done, first in [{first}, {last})",
         got=f"other weights; {steps} steps are done",
         rule="the past cannot change; only the weights of later steps may",

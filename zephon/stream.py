@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from zephon.errors import DataError, StateError, explain
+from zephon.errors import DataError, StateError
 from zephon.feed import Feed, Ticket
 from zephon.order import ENDLESS
 from zephon.prepare import Block, Event, Request
@@ -190,13 +190,11 @@ class Stream:
         """Goes past the tokens that are drawn already of the document that stands first."""
         wanted, offset = self.cursor.position, self.cursor.offset
         if position != wanted or offset >= num_tokens:
-            raise StateError(
-                explain(
-                    f"dataset {self._name!r}, lane {self._lane}, position {wanted}: the document changed",
-                    got=f"{num_tokens} tokens at position {position}",
-                    rule=f"the state was taken after {offset} tokens of this document",
-                    cure="restore with the data and the tokenizer of the state",
-                )
+            raise StateError.explained(
+                f"dataset {self._name!r}, lane {self._lane}, position {wanted}: the document changed",
+                got=f"{num_tokens} tokens at position {position}",
+                rule=f"the state was taken after {offset} tokens of this document",
+                cure="restore with the data and the tokenizer of the state",
             )
         self._offset = self._at = offset
 
@@ -213,13 +211,11 @@ class Stream:
         """Refuses more bad records than the lane may skip, in `counts` and in events not counted yet."""
         bad = counts.get("bad", 0) + sum(event.number for event in to_come if event.kind == "bad")
         if bad > self._max_bad:
-            raise DataError(
-                explain(
-                    f"dataset {self._name!r}, lane {self._lane}: too many records that cannot be used",
-                    got=f"{bad} skipped",
-                    rule=f"a lane may skip at most max_bad = {self._max_bad}",
-                    cure="mend the data, or raise max_bad for this dataset",
-                )
+            raise DataError.explained(
+                f"dataset {self._name!r}, lane {self._lane}: too many records that cannot be used",
+                got=f"{bad} skipped",
+                rule=f"a lane may skip at most max_bad = {self._max_bad}",
+                cure="mend the data, or raise max_bad for this dataset",
             )
 
     def _find_text(self) -> None:
@@ -234,13 +230,11 @@ class Stream:
                     self._has_text = True
                     return
                 position = block.end
-        raise DataError(
-            explain(
-                f"dataset {self._name!r}: no document has text",
-                got=f"{num_documents} documents without tokens in lanes {lanes.start} to {lanes.stop - 1}",
-                rule="a dataset with a share has documents with text",
-                cure=f"look at its `text` field and its documents, or give {self._name} the weight 0",
-            )
+        raise DataError.explained(
+            f"dataset {self._name!r}: no document has text",
+            got=f"{num_documents} documents without tokens in lanes {lanes.start} to {lanes.stop - 1}",
+            rule="a dataset with a share has documents with text",
+            cure=f"look at its `text` field and its documents, or give {self._name} the weight 0",
         )
 
 

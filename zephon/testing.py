@@ -8,7 +8,6 @@ without arguments that makes it); then its answers are also compared with those 
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import os
@@ -26,6 +25,7 @@ from zephon.bits import bits, key
 from zephon.mixture import Ledger, WorkSource
 from zephon.packing import Carrying, Packer, PackerPlan
 from zephon.prepare import SPLIT, Block
+from zephon.recipe import hash_json
 from zephon.schedule import PARTS, Schedule, ScheduleContext, check_weights, compile_schedule
 from zephon.stream import Run
 
@@ -61,7 +61,7 @@ def check_schedule(schedule: Schedule | str, context: ScheduleContext) -> None:
                 f"{who}: weights({step}) differ from those of the last step that `changes()` names"
             )
     if isinstance(schedule, str):
-        _check_fresh("schedule", schedule, _hash(table.to_json()), context)
+        _check_fresh("schedule", schedule, hash_json(table.to_json()), context)
 
 
 def check_work_source(source: WorkSource | str, names: Sequence[str]) -> None:
@@ -73,7 +73,7 @@ def check_work_source(source: WorkSource | str, names: Sequence[str]) -> None:
     for choice, other in zip(choices, backwards, strict=True):
         assert choice == other, f"{who}: choose() gave {choice}, then {other} for an equal ledger"
     if isinstance(source, str):
-        _check_fresh("work_source", source, _hash(choices), len(names))
+        _check_fresh("work_source", source, hash_json(choices), len(names))
 
 
 def check_packer(plan: PackerPlan, seq_len: int) -> None:
@@ -329,10 +329,6 @@ def _load(part: object) -> object:
     return found if is_part else found()
 
 
-def _hash(answers: object) -> str:
-    return hashlib.sha256(json.dumps(answers).encode()).hexdigest()
-
-
 def _check_fresh(role: str, path: str, expected: str, context: ScheduleContext | int) -> None:
     """Compares with the answers in a new process, under another hash seed."""
     given = context if isinstance(context, int) else asdict(context)
@@ -356,9 +352,9 @@ def _answer() -> None:
     role, path, text = sys.argv[1:]
     context = json.loads(text)
     if role == "schedule":
-        sys.stdout.write(_hash(_fresh_table(path, context)))
+        sys.stdout.write(hash_json(_fresh_table(path, context)))
         return
-    sys.stdout.write(_hash(_choices(cast(WorkSource, _load(path)), context, path)))
+    sys.stdout.write(hash_json(_choices(cast(WorkSource, _load(path)), context, path)))
 
 
 def _fresh_table(path: str, context: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from zephon.dataset import STOP, Dataset, HeldOut
-from zephon.errors import CheckError, explain, unknown_field
+from zephon.errors import CheckError, unknown_field
 from zephon.packing import FIELDS as PACKING
 from zephon.packing import Packing
 from zephon.recipe import Recipe
@@ -43,13 +43,11 @@ def read_recipe(path: Path, settings: Mapping[str, Any]) -> Recipe:
     except FileNotFoundError:
         raise missing_recipe(path, "a recipe is a TOML file or module:function") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise CheckError(
-            explain(
-                f"recipe {str(path)!r} cannot be read",
-                got=str(error),
-                rule="a recipe is a TOML file",
-                cure="mend it",
-            )
+        raise CheckError.explained(
+            f"recipe {str(path)!r} cannot be read",
+            got=str(error),
+            rule="a recipe is a TOML file",
+            cure="mend it",
         ) from None
     for name, value in settings.items():
         _set(table, name, value)
@@ -61,13 +59,11 @@ def missing_recipe(path: Path, rule: str) -> CheckError:
     folder = path.absolute().parent
     there = sorted(p.name for p in folder.glob("*.toml"))[:5] if folder.is_dir() else []
     beside = ", ".join(there) or "none"
-    return CheckError(
-        explain(
-            f"recipe {str(path)!r} does not exist",
-            got=str(path.absolute()),
-            rule=rule,
-            cure=f"recipes in that folder: {beside}; `zephon init DATA` writes a first one",
-        )
+    return CheckError.explained(
+        f"recipe {str(path)!r} does not exist",
+        got=str(path.absolute()),
+        rule=rule,
+        cure=f"recipes in that folder: {beside}; `zephon init DATA` writes a first one",
     )
 
 
@@ -190,7 +186,7 @@ def write_recipe(recipe: Recipe) -> str:
         if getattr(recipe, name)
     ]
     if recipe.when_exhausted != STOP:
-        lines.append(f"when_exhausted = {_value(recipe.when_exhausted)}")
+        lines.append(f"when_exhausted = {toml_value(recipe.when_exhausted)}")
     tables = {
         "tokenize": _without_defaults(Tokenize(tokenizer="?"), recipe.tokenize, TOKENIZE),
         "packing": _without_defaults(Packing(seq_len=1), recipe.packing, PACKING[1:]),
@@ -200,7 +196,7 @@ def write_recipe(recipe: Recipe) -> str:
     tables["packing"] = {"kind": recipe.packing.kind, "seq_len": recipe.packing.seq_len} | tables["packing"]
     tables["packing"] |= dict(recipe.packing.options)
     for name, table in tables.items():
-        lines += ["", f"[{name}]", *(f"{_key(field)} = {_value(value)}" for field, value in table.items())]
+        lines += ["", f"[{name}]", *(f"{_key(k)} = {toml_value(v)}" for k, v in table.items())]
     for dataset in recipe.datasets:
         if dataset.documents is not None:
             raise ValueError(
@@ -213,7 +209,7 @@ def write_recipe(recipe: Recipe) -> str:
             default = HeldOut(documents=dataset.held_out.documents)
             given = _without_defaults(default, dataset.held_out, HOLDOUT)
             table["holdout"] = {"documents": default.documents} | given
-        lines += ["", "[[datasets]]", *(f"{field} = {_value(value)}" for field, value in table.items())]
+        lines += ["", "[[datasets]]", *(f"{field} = {toml_value(value)}" for field, value in table.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -233,10 +229,11 @@ def _schedule_config(recipe: Recipe) -> dict[str, Any]:
 
 def _key(name: str) -> str:
     bare = name.replace("-", "").replace("_", "")
-    return name if bare.isascii() and bare.isalnum() else _value(name)
+    return name if bare.isascii() and bare.isalnum() else toml_value(name)
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Returns a value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, numbers.Integral):
@@ -246,7 +243,7 @@ def _value(value: Any) -> str:
     if isinstance(value, str | os.PathLike):
         return json.dumps(os.fspath(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(str(k))} = {_value(v)}" for k, v in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(str(k))} = {toml_value(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(v) for v in value) + "]"
+        return "[" + ", ".join(toml_value(v) for v in value) + "]"
     raise ValueError(f"{value!r} has no TOML form")

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from zephon.batch import Batch
 from zephon.dataset import PAD
-from zephon.errors import StateError, explain
+from zephon.errors import StateError
 from zephon.loader import Loader
 from zephon.logged import Difference, LoggedRows
-from zephon.opened import Opened, Report
+from zephon.opened import Opened
 from zephon.options import LoaderOptions
+from zephon.readers import Report
 from zephon.runfolder import LogFile, read_table
 from zephon.state import lane_key
 
@@ -99,7 +100,7 @@ def verify_run(plan: Plan) -> Outcome:
     opened, num_ranks = _with_schedule(plan, logged.schedule), plan.options.dp_world_size
     for number in range(num_ranks):
         with Loader(opened, replace(_endless(plan), dp_rank=number)) as loader:
-            follower.follow(_Rank(loader), (number, num_ranks))
+            follower.follow(loader, START, (number, num_ranks))
     follower.compare_tokens()
     return outcome if plan.every else _up_to_first(outcome)
 
@@ -128,7 +129,8 @@ def _replay_file(plan: Plan, number: int, bound: int, states: _States) -> Outcom
     opened = _with_schedule(plan, logged.schedule)
     follower = _Follower(plan, logged, outcome, min(bound, logged.end_step), file.attempt)
     with Loader(opened, _options_of(plan, file)) as loader:
-        follower.follow(states.restore(loader, file, outcome), (number, len(plan.files)), states)
+        place = states.restore(loader, file, outcome)
+        follower.follow(loader, place, (number, len(plan.files)), states)
     follower.compare_tokens()
     return outcome
 
@@ -188,24 +190,6 @@ def _options_of(plan: Plan, file: LogFile) -> LoaderOptions:
     )
 
 
-class _Rank:
-    """A loader and how many rows it has delivered."""
-
-    def __init__(self, loader: Loader, place: Place = START) -> None:
-        self.loader = loader
-        self._rows_of_step = len(loader.lanes) * loader.opened.recipe.rows_per_step
-        self._rows = place[0] * self._rows_of_step + place[1]
-
-    @property
-    def place(self) -> Place:
-        return _place(self._rows, self._rows_of_step, self.loader.options)
-
-    def next(self) -> Batch | None:
-        batch = next(self.loader, None)
-        self._rows += 0 if batch is None else len(batch.rows)
-        return batch
-
-
 class _Follower:
     """Takes the batches of ranks, one rank after the other, and compares them."""
 
@@ -217,21 +201,24 @@ class _Follower:
         self._tokens: dict[int, tuple[int, NDArray[np.int64]]] = {}
         """By step: rows made, and their tokens by dataset."""
 
-    def follow(self, rank: _Rank, part: tuple[int, int], states: _States | None = None) -> None:
-        """Takes batches up to the end of the steps, or of the step that differs first.
+    def follow(
+        self, loader: Loader, place: Place, part: tuple[int, int], states: _States | None = None
+    ) -> None:
+        """Takes batches from `place` up to the end of the steps, or of the step that differs first.
 
         The rank is `part` (i, n), the i-th of n.
         """
-        begin = rank.place[0]
-        while rank.place[0] < self._end:
-            batch = rank.next()
+        begin = place[0]
+        while place[0] < self._end:
+            batch = next(loader, None)
             if batch is None:
-                self._outcome.ends = self._end = rank.place[0]
+                self._outcome.ends = self._end = place[0]
                 return
+            place = _place_after(batch, loader)
             if batch.step >= self._plan.steps.start:
                 self._compare(batch)
             if states is not None:
-                states.keep(rank)
+                states.keep(loader, place)
             if self._plan.report is not None:
                 done = (batch.step + 1 - begin) * PARTS // max(1, self._end - begin)
                 self._plan.report("steps", part[0] * PARTS + done, part[1] * PARTS)
@@ -271,13 +258,19 @@ def _begin(file: LogFile, rows_per_step: int) -> Place:
     """Returns where the rank of a log stood before its first batch."""
     lanes = file.ranks.lanes
     rows = file.first_row * len(lanes) + file.first_lane - lanes.start
-    options = LoaderOptions(dp_world_size=file.ranks.dp_world_size, micro_batch_size=file.micro_batch_size)
-    return _place(rows, len(lanes) * rows_per_step, options)
+    return _place(rows, len(lanes) * rows_per_step, file.ranks.dp_world_size, file.micro_batch_size)
 
 
-def _place(rows: int, rows_of_rank: int, options: LoaderOptions) -> Place:
-    step, inside = divmod(rows, rows_of_rank)
-    return (step, inside, options.dp_world_size, options.micro_batch_size or 0) if inside else (step, 0, 0, 0)
+def _place_after(batch: Batch, loader: Loader) -> Place:
+    """Returns where the rank of a loader stands after `batch`, of which the last row is the last made."""
+    lanes, rows_per_step = loader.lanes, loader.opened.recipe.rows_per_step
+    rows = int(batch.rows[-1]) * len(lanes) + int(batch.lanes[-1]) - lanes.start + 1
+    return _place(rows, len(lanes) * rows_per_step, loader.options.dp_world_size, loader.micro_batch_size)
+
+
+def _place(rows: int, rows_of_step: int, world: int, micro_batch_size: int) -> Place:
+    step, inside = divmod(rows, rows_of_step)
+    return (step, inside, world, micro_batch_size) if inside else (step, 0, 0, 0)
 
 
 class _States:
@@ -289,20 +282,20 @@ class _States:
         self._wanted = {_begin(file, rows_per_step) for file in plan.files}
         self._kept: dict[Place, dict[str, Any]] = {}
 
-    def keep(self, rank: _Rank) -> None:
-        """Keeps the state of a rank where an attempt began with it."""
-        if rank.place in self._wanted:
-            self._kept.setdefault(rank.place, {}).update(rank.loader.state_dict())
+    def keep(self, loader: Loader, place: Place) -> None:
+        """Keeps the state of a rank at `place` where an attempt began with it."""
+        if place in self._wanted:
+            self._kept.setdefault(place, {}).update(loader.state_dict())
 
-    def restore(self, loader: Loader, file: LogFile, outcome: Outcome) -> _Rank:
-        """Brings a loader to where the log of `file` begins."""
+    def restore(self, loader: Loader, file: LogFile, outcome: Outcome) -> Place:
+        """Brings a loader to where the log of `file` begins, and returns that place."""
         place = _begin(file, self._plan.opened.recipe.rows_per_step)
         if place != START:
             lanes = {lane_key(lane) for lane in file.ranks.lanes}
             if not lanes <= set(self._kept.get(place, ())):
                 self._make(place, file, lanes, loader.opened, outcome)
             loader.load_state_dict(self._kept[place], allow=("schedule",))
-        return _Rank(loader, place)
+        return place
 
     def _make(self, place: Place, file: LogFile, lanes: set[str], opened: Opened, outcome: Outcome) -> None:
         """Makes the lanes' states at `place` from the last ones known, since the log that led there lacks."""
@@ -312,19 +305,15 @@ class _States:
         with Loader(opened, _options_of(self._plan, file)) as loader:
             if begin != START:
                 loader.load_state_dict(self._kept[begin], allow=("schedule",))
-            rank = _Rank(loader, begin)
-            while rank.place < place:
-                if rank.next() is None:
-                    raise _ends_before(file, place)
+            at = begin
+            while at < place:
+                batch = next(loader, None)
+                if batch is None:
+                    raise StateError.explained(
+                        f"{file.label} cannot be made: the data end before step {place[0]}, where it began",
+                        got="data with fewer steps than the run had",
+                        rule="an attempt goes on where an earlier one was",
+                        cure="verify with the data of the run",
+                    )
+                at = _place_after(batch, loader)
             self._kept.setdefault(place, {}).update(loader.state_dict())
-
-
-def _ends_before(file: LogFile, place: Place) -> StateError:
-    return StateError(
-        explain(
-            f"{file.label} cannot be made: the data end before step {place[0]}, where it began",
-            got="data with fewer steps than the run had",
-            rule="an attempt goes on where an earlier one was",
-            cure="verify with the data of the run",
-        )
-    )

@@ -31,6 +31,7 @@ from tests.helpers import (
 )
 from zephon.dataset import Dataset
 from zephon.errors import DataError, ZephonError
+from zephon.lane import Lane
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
 from zephon.schedule import Constant, Stages
@@ -237,6 +238,28 @@ def test_a_document_of_many_rows_at_the_end() -> None:
         assert (last.labels == -100).all()
         assert not last.segment_ids.any()
         assert not last.positions.any()
+
+
+@pytest.mark.parametrize("kind", ["wrap", "best_fit", "sorted_rows"])
+def test_padding_is_not_made_again_by_a_restore(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lane 0 ends at once and is padded while lane 1 goes on: that makes a restore no longer."""
+    datasets = (Dataset.from_documents("web", ["ab", "c" * 960], order="identity", max_epochs=1),)
+    recipe = make_recipe(
+        datasets=datasets, eos=False, kind=kind, lanes=2, global_batch_size=2, when_exhausted="pad"
+    )
+    opened = open_small(recipe)
+    whole = run_leg(opened)
+    assert len(whole.steps) == 60
+    made: list[int] = []
+    make_row = Lane._make_row
+    monkeypatch.setattr(Lane, "_make_row", lambda self: made.append(self.ledger.lane) or make_row(self))  # type: ignore[func-returns-value]
+    for step in (2, 3, 50):
+        made.clear()
+        rest = run_leg(opened, 2, whole.states[step], num_steps=2)
+        assert rest.digests == whole.digests[step : step + 2]
+        for found, expected in zip(rest.states, whole.states[step:], strict=False):
+            assert [found[f"lane_{i:05d}"] for i in (0, 1)] == [expected[f"lane_{i:05d}"] for i in (0, 1)]
+        assert made.count(0) <= 2 + 1
 
 
 def test_a_lane_that_has_ended_stays_so_when_weights_change() -> None:

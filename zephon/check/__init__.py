@@ -28,9 +28,10 @@ from zephon.check.report import (
 )
 from zephon.errors import ZephonError
 from zephon.feed import block_bytes
-from zephon.opened import SPOOL_BYTES, Report, default_cache
+from zephon.opened import SPOOL_BYTES, default_cache
 from zephon.options import BUDGET_BYTES
 from zephon.order import CACHED_DOCUMENTS
+from zephon.readers import Report
 from zephon.readers.subset import SubsetReader
 from zephon.recipe import Recipe
 from zephon.schedule import PARTS, ScheduleTable

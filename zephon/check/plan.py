@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from zephon.check.report import ERROR, OK, WARNING, Finding
 from zephon.dataset import STOP, Dataset
+from zephon.errors import check_whole
 from zephon.recipe import Recipe
 from zephon.schedule import PARTS, Schedule, ScheduleTable
 from zephon.shape import NEAREST, cure_shape, divisors, listed, nearest
@@ -42,8 +43,7 @@ def check_shape(recipe: Recipe, sizes: Sequence[int], micro_batch_size: int | No
 
 
 def _check_micro_batches(recipe: Recipe, sizes: Sequence[int], micro_batch_size: int) -> Iterator[Finding]:
-    if type(micro_batch_size) is not int or micro_batch_size < 1:
-        raise ValueError(f"`micro_batch_size` must be a whole number >= 1, got {micro_batch_size!r}")
+    check_whole("`micro_batch_size`", micro_batch_size, 1)
     for size in sizes:
         rows, rest = divmod(recipe.global_batch_size, size)
         if not rest and rows % micro_batch_size:

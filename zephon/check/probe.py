@@ -17,8 +17,8 @@ from zephon.bits import bits, key, permutation
 from zephon.check.report import ERROR, OK, WARNING, Finding
 from zephon.dataset import Dataset
 from zephon.errors import DataError, Fault
-from zephon.opened import SPOOL_BYTES, Report
-from zephon.readers import RandomReader
+from zephon.opened import SPOOL_BYTES
+from zephon.readers import RandomReader, Report
 from zephon.recipe import Recipe
 from zephon.tokenizer import Encoder
 

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any
 
 import typer
@@ -26,10 +25,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
-from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError, explain
+from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError
 from zephon.opened import Opened, open_recipe
 from zephon.recipe import Recipe
-from zephon.replay import read_lock
+from zephon.runfolder import read_lock
 from zephon.toml import missing_recipe, parse_setting
 
 RECIPE_FILE = "recipe.toml"
@@ -98,6 +97,7 @@ WorkersOption = Annotated[
     int | None, typer.Option("--workers", min=1, help="Workers; default the cores but one, at most 4.")
 ]
 ExecutorOption = Annotated[str, typer.Option("--executor", help="inline, threads, processes, or a plugin's.")]
+MicroBatchOption = Annotated[int | None, typer.Option(min=1, help="Rows of a batch of a rank.")]
 PrefetchOption = Annotated[int, typer.Option("--prefetch", min=0, help="Batches made ahead.")]
 
 
@@ -124,13 +124,11 @@ class Source:
         try:
             return Recipe.from_toml(path, settings=dict(map(parse_setting, self.settings or ())))
         except (ImportError, AttributeError) as error:
-            raise CheckError(
-                explain(
-                    f"recipe {self.recipe!r} cannot be imported",
-                    got=f"{type(error).__name__}: {error}",
-                    rule="module:function names a function without arguments that returns a zephon.Recipe",
-                    cure="correct the name, or run in the folder of the module",
-                )
+            raise CheckError.explained(
+                f"recipe {self.recipe!r} cannot be imported",
+                got=f"{type(error).__name__}: {error}",
+                rule="module:function names a function without arguments that returns a zephon.Recipe",
+                cure="correct the name, or run in the folder of the module",
             ) from error
 
     def open(self, progress: LateProgress) -> Opened:
@@ -167,9 +165,7 @@ class LateProgress:
     def __enter__(self) -> LateProgress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zephon.cli.common import cut
-from zephon.errors import DataError, explain
+from zephon.errors import DataError
 from zephon.paths import DataFile, list_files
 from zephon.readers import SUFFIXES
 from zephon.tokenizer.file import FILE_NAME
@@ -216,13 +216,11 @@ def _sample_parquet(file: DataFile) -> Iterator[dict[str, Any]]:
             if not names:
                 yield columns
     except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            explain(
-                f"{file.path} cannot be read as Parquet",
-                got=(str(error).splitlines() or ["?"])[0][:200],
-                rule="a Parquet file is complete: its footer lies at its end",
-                cure="write or download the file again, or leave it out",
-            )
+        raise DataError.explained(
+            f"{file.path} cannot be read as Parquet",
+            got=(str(error).splitlines() or ["?"])[0][:200],
+            rule="a Parquet file is complete: its footer lies at its end",
+            cure="write or download the file again, or leave it out",
         ) from error
 
 
@@ -233,24 +231,20 @@ def _is_string(kind: Any) -> bool:
 
 
 def _no_text(file: DataFile, columns: Sequence[str], num_records: int) -> NoTextError:
-    return NoTextError(
-        explain(
-            f"{file.path} has no column of text",
-            got=f"the columns {cut(', '.join(columns), 200) or 'none'} in {num_records} records",
-            rule="a document's text is a string in one column; a chat is a list of messages, not a text",
-            cure="write the recipe by hand and name the column in `text`, or convert the file",
-        )
+    return NoTextError.explained(
+        f"{file.path} has no column of text",
+        got=f"the columns {cut(', '.join(columns), 200) or 'none'} in {num_records} records",
+        rule="a document's text is a string in one column; a chat is a list of messages, not a text",
+        cure="write the recipe by hand and name the column in `text`, or convert the file",
     )
 
 
 def _no_data(path: Path, files: Sequence[DataFile]) -> DataError:
-    return DataError(
-        explain(
-            f"{path} holds no data that can be read",
-            got=_counted(files),
-            rule=f"data is in files that end in {', '.join(SUFFIXES)}",
-            cure="give another path, or convert the files",
-        )
+    return DataError.explained(
+        f"{path} holds no data that can be read",
+        got=_counted(files),
+        rule=f"data is in files that end in {', '.join(SUFFIXES)}",
+        cure="give another path, or convert the files",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +22,7 @@ from zephon.cli.common import (
     Exit,
     JsonOption,
     LateProgress,
+    MicroBatchOption,
     PrefetchOption,
     RecipeArgument,
     SetOption,
@@ -32,7 +33,7 @@ from zephon.cli.common import (
     write_json,
 )
 from zephon.dataset import PAD
-from zephon.errors import StateError, explain
+from zephon.errors import StateError
 from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
@@ -49,19 +50,10 @@ TrainerStepsOption = Annotated[
     str, typer.Option("--trainer-steps", metavar="A:B", help="The same, counted from 1 as trainers log them.")
 ]
 DpOption = Annotated[int, typer.Option("--dp", min=1, help="Run all ranks of this many, and merge them.")]
-MicroBatchOption = Annotated[int | None, typer.Option(min=1, help="Rows of a batch of a rank.")]
 CompareOption = Annotated[
     Path | None,
     typer.Option(help="Earlier output, or a run folder: exit with 1 if a step differs or is not there."),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The digests to compare with."""
-
-    path: Path
-    digests: Mapping[int, str]
 
 
 def hash_steps(
@@ -89,7 +81,6 @@ def hash_steps(
     if trainer_steps:
         wanted = parse_range(trainer_steps, option="--trainer-steps", first=1)
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
-    expected = None if compare is None else Expected(compare, read_digests(compare, wanted.stop))
     options = LoaderOptions(
         dp_world_size=dp,
         micro_batch_size=micro_batch_size,
@@ -97,18 +88,19 @@ def hash_steps(
         executor=executor,
         prefetch=prefetch,
     )
-    raise typer.Exit(print_steps(source, options, wanted, expected, as_json=as_json))
+    raise typer.Exit(print_steps(source, options, wanted, compare, as_json=as_json))
 
 
 def print_steps(
     source: Source,
     options: LoaderOptions,
     wanted: range,
-    expected: Expected | None,
+    compare: Path | None,
     *,
     as_json: bool,
 ) -> Exit:
-    """Prints the digests as they come, compares them with those expected, and returns the exit code."""
+    """Prints the digests as they come, compares them with those of a path, and returns the exit code."""
+    expected = {} if compare is None else read_digests(compare, wanted.stop)
     found: dict[int, str] = {}
     with LateProgress() as progress:
         for step, value in run_steps(source, options, wanted, progress):
@@ -117,12 +109,13 @@ def print_steps(
                 write(f"{step} {value}")
     if len(found) < len(wanted):
         typer.echo(f"the data end: {len(found)} of the {len(wanted)} steps asked for are there", err=True)
-    different, missing = ([], []) if expected is None else differing(found, expected.digests)
+    different, missing = ([], []) if compare is None else differing(found, expected)
     if as_json:
-        compared = {} if expected is None else {"different": different, "missing": missing}
-        write_json(_to_json(found) | compared)
-    elif expected is not None:
-        typer.echo(verdict(len(found), different, missing, expected.path), err=True)
+        compared = {} if compare is None else {"different": different, "missing": missing}
+        steps = [{"step": s, "trainer_step": s + 1, "digest": value} for s, value in found.items()]
+        write_json({"steps": steps} | compared)
+    elif compare is not None:
+        typer.echo(verdict(len(found), different, missing, compare), err=True)
     return Exit.DIFFERENT if different or missing else Exit.OK
 
 
@@ -191,39 +184,26 @@ def rank_steps(
 
 def read_digests(path: Path, num_steps: int) -> dict[int, str]:
     """Returns the digests of `STEP HEX` lines, or of a run folder's first steps, by step."""
+    got, found = "no line `STEP HEX`", {}
     if path.is_dir():
+        got = "a folder without batch logs"
         found = {step: step_digest(rows) for step, rows in read_batches(path, num_steps).items()}
     else:
-        lines = [line.split() for line in _read_text(path).splitlines()]
-        found = {
-            int(words[0]): words[1]
-            for words in lines
-            if len(words) == 2 and words[0].isdecimal() and len(words[1]) == DIGEST_CHARACTERS
-        }
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError as error:
+            got, lines = error.strerror or type(error).__name__, []
+        for words in map(str.split, lines):
+            if len(words) == 2 and words[0].isdecimal() and len(words[1]) == DIGEST_CHARACTERS:
+                found[int(words[0])] = words[1]
     if not found:
-        raise StateError(
-            explain(
-                f"{str(path)!r} holds no digests",
-                got="a folder without batch logs" if path.is_dir() else "no line `STEP HEX`",
-                rule="--compare takes what `zephon hash` printed, or a run folder",
-                cure="give the path of one of these",
-            )
+        raise StateError.explained(
+            f"{str(path)!r} holds no digests",
+            got=got,
+            rule="--compare takes what `zephon hash` printed, or a run folder",
+            cure="give the path of one of these",
         )
     return found
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise StateError(
-            explain(
-                f"{str(path)!r} cannot be compared with",
-                got=error.strerror or type(error).__name__,
-                rule="--compare takes what `zephon hash` printed, or a run folder",
-                cure="give the path of one of these",
-            )
-        ) from error
 
 
 def differing(found: Mapping[int, str], expected: Mapping[int, str]) -> tuple[list[int], list[int]]:
@@ -242,8 +222,3 @@ def verdict(num_steps: int, different: Sequence[int], missing: Sequence[int], pa
         return f"{len(different)} of {compared} steps differ{first}"
     absent = f"{len(missing)} step{'s are' if len(missing) > 1 else ' is'} not in {str(path)!r}"
     return f"{absent} (first {missing[0]}), {len(different)} of {compared} compared differ{first}"
-
-
-def _to_json(found: Mapping[int, str]) -> dict[str, object]:
-    steps = [{"step": step, "trainer_step": step + 1, "digest": value} for step, value in found.items()]
-    return {"steps": steps}

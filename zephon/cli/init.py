@@ -17,10 +17,11 @@ import typer
 
 from zephon.cli.common import JsonOption, visible, write, write_json
 from zephon.cli.discover import FoundDataset, LeftOut, find_datasets, find_tokenizer
-from zephon.errors import CheckError, DataError, explain
+from zephon.errors import CheckError, DataError
 from zephon.recipe import Recipe
 from zephon.runfolder import write_atomically
 from zephon.tokenizer.file import find_tokenizer_file, read_tokenizer_file
+from zephon.toml import toml_value
 
 SEQ_LEN = 2048
 GLOBAL_BATCH_SIZE = 32
@@ -45,13 +46,11 @@ def init(
     Weights are in proportion to the size of the files.
     """
     if out.exists() and not force:
-        raise CheckError(
-            explain(
-                f"recipe {str(out)!r} is there already",
-                got=f"a file of {out.stat().st_size} bytes",
-                rule="init does not overwrite a recipe",
-                cure="give another name with --out, or --force",
-            )
+        raise CheckError.explained(
+            f"recipe {str(out)!r} is there already",
+            got=f"a file of {out.stat().st_size} bytes",
+            rule="init does not overwrite a recipe",
+            cure="give another name with --out, or --force",
         )
     datasets, left_out = find_datasets(paths)
     found = (
@@ -101,7 +100,7 @@ def recipe_text(
     for dataset in datasets:
         lines += ["", *_dataset_lines(dataset, base)]
     for other in left_out:
-        lines += ["", f"# Left out: {_string(_relative(other.path, base))}", f"#   {visible(other.why)}"]
+        lines += ["", f"# Left out: {toml_value(_relative(other.path, base))}", f"#   {visible(other.why)}"]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -109,7 +108,7 @@ def _tokenizer_lines(tokenizer: Path | None, base: Path) -> list[str]:
     if tokenizer is None:
         return [
             "# No tokenizer.json lay near the data: write the path of yours, or of the folder that holds it.",
-            f"tokenizer = {_string(PLACEHOLDER)}",
+            f"tokenizer = {toml_value(PLACEHOLDER)}",
             "eos = true               # end every document with the tokenizer's own EOS token",
         ]
     try:
@@ -121,7 +120,7 @@ def _tokenizer_lines(tokenizer: Path | None, base: Path) -> list[str]:
     else:
         end = f"eos = true               # end every document with the EOS token, {json.dumps(eos)}"
     return [
-        f"tokenizer = {_string(_relative(str(tokenizer), base))}",
+        f"tokenizer = {toml_value(_relative(str(tokenizer), base))}",
         end,
         "bos = false              # true: begin every document with the BOS token",
     ]
@@ -129,23 +128,18 @@ def _tokenizer_lines(tokenizer: Path | None, base: Path) -> list[str]:
 
 def _dataset_lines(dataset: FoundDataset, base: Path) -> list[str]:
     paths = [_relative(path, base) for path in dataset.paths]
-    path = _string(paths[0]) if len(paths) == 1 else "[" + ", ".join(map(_string, paths)) + "]"
+    path = toml_value(paths[0]) if len(paths) == 1 else "[" + ", ".join(map(toml_value, paths)) + "]"
     return [
         "[[datasets]]",
-        f"name = {_string(dataset.name)}",
+        f"name = {toml_value(dataset.name)}",
         f"path = {path}   # {dataset.num_files:,} {dataset.kind} file{'s' * (dataset.num_files != 1)}",
-        f"text = {_string(dataset.text)}   # {dataset.why}",
+        f"text = {toml_value(dataset.text)}   # {dataset.why}",
         '# on_error = "skip"      # count records that cannot be used and go on, instead of stopping',
     ]
 
 
 def _relative(path: str, base: Path) -> str:
     return Path(os.path.relpath(path, base)).as_posix()
-
-
-def _string(text: str) -> str:
-    """Returns `text` as a TOML string."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _say(

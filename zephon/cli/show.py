@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -89,7 +89,8 @@ def show(
         rows = [row for row in describe_rows(opened, batch) if lane in (None, row.lane)]
         shares = shares_of_step(opened, batch, lane)
     if as_json:
-        write_json(_to_json(chosen, shares, rows))
+        head = {"step": chosen, "trainer_step": chosen + 1, "datasets": shares}
+        write_json(head | {"rows": [asdict(row) for row in rows]})
     else:
         draw(chosen, shares, rows, width)
 
@@ -153,10 +154,6 @@ def shares_of_step(opened: Opened, batch: Batch, lane: int | None) -> dict[str, 
         name: {"tokens": tokens, "planned": planned[name] / PARTS, "realised": tokens / total}
         for name, tokens in drawn.items()
     }
-
-
-def _to_json(step: int, shares: dict[str, dict[str, float | int]], rows: list[ShownRow]) -> dict[str, Any]:
-    return {"step": step, "trainer_step": step + 1, "datasets": shares, "rows": [asdict(row) for row in rows]}
 
 
 def draw(step: int, shares: dict[str, dict[str, float | int]], rows: list[ShownRow], width: int) -> None:

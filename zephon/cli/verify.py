@@ -5,10 +5,9 @@ Upstream: the shell. Downstream: `zephon.verify`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ from zephon.cli.common import (
     Exit,
     JsonOption,
     LateProgress,
+    MicroBatchOption,
     PrefetchOption,
     SetOption,
     Source,
@@ -30,14 +30,26 @@ from zephon.cli.common import (
     write,
     write_json,
 )
-from zephon.errors import CheckError, StateError, explain
+from zephon.errors import CheckError
 from zephon.logged import Difference
 from zephon.opened import open_recipe
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe, hash_json
-from zephon.replay import Change, changed_lock, changed_recipe, read_lock, read_recipe
-from zephon.runfolder import LOCK, NO_TOML, RECIPE, LogFile, read_log_files, read_table
+from zephon.replay import Change, compare_descriptions
+from zephon.runfolder import (
+    ALL_STEPS,
+    LOCK,
+    NO_TOML,
+    RECIPE,
+    LogFile,
+    find_log_files,
+    no_batches,
+    read_lock,
+    read_table,
+)
 from zephon.verify import Outcome, Plan, replay_run, verify_run
+
+ROLE = "run folder"
 
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="The run folder: what the run had as `run_folder`.")
@@ -50,7 +62,6 @@ StepsOption = Annotated[
     str, typer.Option("--steps", metavar="A:B", help="Steps to compare, half-open; default all logged.")
 ]
 DpOption = Annotated[int | None, typer.Option("--dp", min=1, help="Ranks to make the steps on; default 1.")]
-MicroBatchOption = Annotated[int | None, typer.Option(min=1, help="Rows of a batch of a rank.")]
 ReplayOption = Annotated[
     bool, typer.Option("--replay", help="Go through the run as it went: each attempt on its own ranks.")
 ]
@@ -68,14 +79,6 @@ class Request:
     is_replay: bool
     every: bool
     as_json: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What the run folder has otherwise than what is open here, and what could not be compared."""
-
-    changes: list[Change]
-    notes: list[str]
 
 
 def verify(
@@ -115,7 +118,7 @@ def verify(
     request = Request(
         run=run,
         source=Source(recipe=recipe or str(run), settings=settings, cache=cache, backend=backend),
-        wanted=parse_range(steps, option="--steps") if steps else range(sys.maxsize),
+        wanted=parse_range(steps, option="--steps") if steps else ALL_STEPS,
         options=options,
         is_replay=replay,
         every=every,
@@ -126,9 +129,7 @@ def verify(
 
 def run_request(request: Request) -> Exit:
     """Compares, prints what was found, and returns the exit code."""
-    files = [file for file in read_log_files(request.run) if file.first_step < request.wanted.stop]
-    if not files:
-        raise _no_log(request.run, request.wanted)
+    files = find_log_files(request.run, ROLE, request.wanted)
     recipe, lock, source = load_recipe(request), read_lock(request.run), request.source
     with (
         LateProgress() as progress,
@@ -146,15 +147,16 @@ def run_request(request: Request) -> Exit:
             own_schedule=has_own_schedule(request),
             report=progress,
         )
-        found = compare_folder(plan, lock)
+        changes, notes = compare_folder(plan, lock)
         if not request.as_json:
-            for line in (*map(str, found.changes), *found.notes):
+            for line in (*map(str, changes), *notes):
                 typer.echo(f"warning: {line}", err=True)
         outcome = replay_run(plan) if request.is_replay else verify_run(plan)
     if not outcome.num_rows and outcome.ends is None:
-        raise _no_log(request.run, request.wanted)
+        raise no_batches(request.run, ROLE, request.wanted)
     if request.as_json:
-        write_json(to_json(request, plan, found, outcome))
+        changed = {"changed": [asdict(change) for change in changes], "notes": notes}
+        write_json(to_json(request, plan, outcome) | changed)
     else:
         for line in describe(plan, outcome):
             write(line)
@@ -173,22 +175,18 @@ def load_recipe(request: Request) -> Recipe:
     if request.source.recipe == str(request.run):
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         if not text or text.startswith(NO_TOML):
-            raise CheckError(
-                explain(
-                    f"run folder {str(request.run)!r} holds no recipe that can be read",
-                    got=text.removeprefix("# ").strip() or f"no {RECIPE}",
-                    rule="the steps are made from the recipe of the run",
-                    cure="give it: --recipe RECIPE, a TOML file or module:function",
-                )
+            raise CheckError.explained(
+                f"run folder {str(request.run)!r} holds no recipe that can be read",
+                got=text.removeprefix("# ").strip() or f"no {RECIPE}",
+                rule="the steps are made from the recipe of the run",
+                cure="give it: --recipe RECIPE, a TOML file or module:function",
             )
     return request.source.load()
 
 
-def compare_folder(plan: Plan, lock: dict[str, Any] | None) -> Found:
-    """Returns what differs between the run folder and what is open here."""
-    opened, saved = plan.opened, read_recipe(plan.folder)
-    changes = [] if saved is None else changed_recipe(saved, opened.recipe)
-    changes += [] if lock is None else changed_lock(lock, opened.lock)
+def compare_folder(plan: Plan, lock: dict[str, Any] | None) -> tuple[list[Change], list[str]]:
+    """Returns (what the run folder has otherwise than what is open here, what could not be compared)."""
+    changes, _ = compare_descriptions(plan.folder, plan.opened)
     notes = [] if lock is not None else [f"the run folder has no {LOCK}: data and tokenizer are not compared"]
     if lock is not None:
         ours = hash_json(lock)
@@ -200,12 +198,12 @@ def compare_folder(plan: Plan, lock: dict[str, Any] | None) -> Found:
             )
     if plan.own_schedule:
         table = read_table(plan.folder, plan.files[-1].schedule)
-        step = None if table is None else opened.table.first_difference(table, plan.steps.stop)
+        step = None if table is None else plan.opened.table.first_difference(table, plan.steps.stop)
         if step is not None:
             notes.append(
                 f"the schedule differs from the run's from step {step} on; that of the recipe counts"
             )
-    return Found(changes, notes)
+    return changes, notes
 
 
 # What is printed --------------------------------------------------------------------------------------------
@@ -272,7 +270,7 @@ def _ranges(values: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
 
 
-def to_json(request: Request, plan: Plan, found: Found, outcome: Outcome) -> dict[str, Any]:
+def to_json(request: Request, plan: Plan, outcome: Outcome) -> dict[str, Any]:
     """Returns the result as JSON data."""
     first = outcome.first
     return {
@@ -282,20 +280,13 @@ def to_json(request: Request, plan: Plan, found: Found, outcome: Outcome) -> dic
         "attempts": len({file.attempt for file in plan.files}),
         "num_rows": outcome.num_rows,
         "num_steps": len(outcome.steps),
-        "changed": [
-            {"name": change.name, "run": change.run, "here": change.here} for change in found.changes
-        ],
-        "notes": found.notes,
         "first_difference": None if first is None else _first_json(first),
         "data_end_before_step": outcome.ends,
         "different": [
             {"attempt": attempt, "step": step, "trainer_step": step + 1, "num_rows": count}
             for (attempt, step), count in sorted(outcome.different.items())
         ],
-        "tokens": [
-            {"attempt": each.attempt, "step": each.step, "logged": each.logged, "found": each.found}
-            for each in outcome.tokens
-        ],
+        "tokens": [asdict(each) for each in outcome.tokens],
         "missing_rows": [{"step": step, "num_rows": n} for step, n in sorted(outcome.lacking.items())],
         "missing_ranks": [
             {"attempt": attempt, "dp_world_size": world, "ranks": ranks}
@@ -321,15 +312,3 @@ def _first_json(first: Difference) -> dict[str, Any]:
         "dp_world_size": first.file.ranks.dp_world_size,
         "file": str(first.file.path),
     }
-
-
-def _no_log(run: Path, wanted: range) -> StateError:
-    bounds = "" if wanted.stop == sys.maxsize else f" in steps [{wanted.start}, {wanted.stop})"
-    return StateError(
-        explain(
-            f"run folder {str(run)!r} holds no batches{bounds}",
-            got="no batch log with such a row" if run.is_dir() else "no such folder",
-            rule="RUN is the folder that a run had as its `run_folder`",
-            cure="give that folder, or other steps",
-        )
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from zephon.demo.corpora import CorporaPlan, build_corpora, write_recipe
 from zephon.demo.ranks import RankJob, merged_path, newest_state, run_ranks
 from zephon.demo.report import Findings, Restore, compare, realised_shares, tell, tell_next, tell_verdict
 from zephon.errors import ZephonError
+from zephon.readers import Report
 from zephon.recipe import Recipe
 from zephon.runfolder import write_atomically
 
@@ -101,9 +102,6 @@ KNOBS = {
 # Running --------------------------------------------------------------------------------------------------
 
 
-Bar = Callable[[str, int, int], None]
-
-
 def run_demo(folder: Path, *, quick: bool = False) -> int:
     """Returns 0 where all runs gave the same batches, else 1; leaves data, recipe and runs in `folder`.
 
@@ -135,7 +133,7 @@ def run_demo(folder: Path, *, quick: bool = False) -> int:
 
 
 @contextmanager
-def _bars(console: Console) -> Iterator[Bar]:
+def _bars(console: Console) -> Iterator[Report]:
     """Yields a function (what, done, total) that keeps a progress bar for each `what`."""
     columns = (TextColumn("{task.description:<28}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
@@ -185,7 +183,7 @@ class Jobs:
             seq_len=plan.seq_len,
         )
 
-    def run_sizes(self, bar: Bar) -> dict[str, float]:
+    def run_sizes(self, bar: Report) -> dict[str, float]:
         """Runs every data-parallel size, and returns the measured speed."""
         results = {}
         for size in KNOBS:
@@ -193,7 +191,7 @@ class Jobs:
             results[size] = self._run(f"dp {size}: {size} process{'es' if size > 1 else ''}", jobs, bar)
         return results[1][0]
 
-    def run_killed(self, bar: Bar) -> list[Restore]:
+    def run_killed(self, bar: Report) -> list[Restore]:
         """Runs what is killed and resumed, and returns how each attempt after the first went on."""
         run_folder, restores = self.runs[RESUMED], []
         for number, attempt in enumerate(self.plan.attempts):
@@ -211,7 +209,7 @@ class Jobs:
                 restores.append(Restore(number, attempt.world_size, step, num_bytes, restore_s, first_s))
         return restores
 
-    def run_control(self, bar: Bar) -> None:
+    def run_control(self, bar: Report) -> None:
         """Runs the same recipe with another seed, of which no step may be equal."""
         self._run("control: another seed", self._jobs(self.control, Attempt(1), seed=1), bar)
 
@@ -244,7 +242,7 @@ class Jobs:
             notes[restore.step] = "; ".join(filter(None, [notes.get(restore.step), note]))
         return notes
 
-    def _run(self, what: str, jobs: list[RankJob], bar: Bar) -> list[dict[str, float]]:
+    def _run(self, what: str, jobs: list[RankJob], bar: Report) -> list[dict[str, float]]:
         total = min(job.hold_after or job.num_steps for job in jobs)
         bar(what, jobs[0].first_step, total)
         results = run_ranks(

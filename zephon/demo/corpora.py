@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from zephon.cachefiles import replace_file
-from zephon.errors import DataError, explain
+from zephon.errors import DataError
+from zephon.readers import Report
 
 FORMAT = 1
 MANIFEST = "demo.json"
@@ -38,8 +39,6 @@ MIN_TEXT_CHARS = 160
 MIN_CORPUS_BYTES = 50_000
 
 Document = Mapping[str, str]
-Report = Callable[[str, int, int], None]
-"""Gets (what, done, total)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,13 +171,11 @@ class _Corpus:
 
 
 def _too_little(what: str, num_bytes: int, library: Path) -> DataError:
-    return DataError(
-        explain(
-            f"the demo finds too little text for its corpus {what!r}",
-            got=f"{num_bytes:,} bytes from {library} and the installed packages",
-            rule=f"a corpus has at least {MIN_CORPUS_BYTES:,} bytes",
-            cure="run the demo on a Python whose standard library is there as source files",
-        )
+    return DataError.explained(
+        f"the demo finds too little text for its corpus {what!r}",
+        got=f"{num_bytes:,} bytes from {library} and the installed packages",
+        rule=f"a corpus has at least {MIN_CORPUS_BYTES:,} bytes",
+        cure="run the demo on a Python whose standard library is there as source files",
     )
 
 

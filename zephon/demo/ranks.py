@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from zephon.errors import StateError, WorkerError, explain
+from zephon.errors import StateError, WorkerError
 from zephon.loader import Loader
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
@@ -154,13 +154,11 @@ def newest_state(run_folder: Path) -> tuple[int, dict[str, Any]]:
             if sorted(ranks) == list(range(world_size)):
                 union = {key: value for rank in sorted(ranks) for key, value in ranks[rank].items()}
                 return int(folder.name.removeprefix("step_")), union
-    raise StateError(
-        explain(
-            f"run folder {str(run_folder)!r} has no whole state",
-            got="no step that all ranks of an attempt have saved",
-            rule="a restore needs the states of all ranks at one step",
-            cure="let the run get to the end of its first save",
-        )
+    raise StateError.explained(
+        f"run folder {str(run_folder)!r} has no whole state",
+        got="no step that all ranks of an attempt have saved",
+        rule="a restore needs the states of all ranks at one step",
+        cure="let the run get to the end of its first save",
     )
 
 
@@ -264,13 +262,11 @@ def steps_taken(job: RankJob) -> int:
 def _failed(job: RankJob, got: str) -> WorkerError:
     lines = job.log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]
     printed = "".join(f"\n    {line}" for line in lines) or " nothing"
-    return WorkerError(
-        explain(
-            f"rank {job.dp_rank} of {job.dp_world_size} failed in attempt {job.attempt}",
-            got=f"{got}; it printed:{printed}",
-            rule="every rank takes all its steps",
-            cure=f"see {job.log_path}",
-        )
+    return WorkerError.explained(
+        f"rank {job.dp_rank} of {job.dp_world_size} failed in attempt {job.attempt}",
+        got=f"{got}; it printed:{printed}",
+        rule="every rank takes all its steps",
+        cure=f"see {job.log_path}",
     )
 
 

@@ -14,7 +14,7 @@ from typing import cast
 
 from zephon import plugins
 from zephon.dataset import Dataset
-from zephon.errors import DataError, explain
+from zephon.errors import DataError
 from zephon.paths import DataFile, list_files
 from zephon.readers.base import (
     Chunks,
@@ -69,13 +69,11 @@ def open_reader(
 
         reader = Spool(opened, origin, limit_bytes=spool_bytes)
     if not len(reader.chunks().num_documents):
-        raise DataError(
-            explain(
-                f"dataset {dataset.name!r} has no records",
-                got=f"{len(files)} files, {sum(file.size_bytes for file in files):,} bytes, 0 records",
-                rule="a dataset holds at least one record",
-                cure="correct its path or remove it from the recipe",
-            )
+        raise DataError.explained(
+            f"dataset {dataset.name!r} has no records",
+            got=f"{len(files)} files, {sum(file.size_bytes for file in files):,} bytes, 0 records",
+            rule="a dataset holds at least one record",
+            cure="correct its path or remove it from the recipe",
         )
     return reader
 
@@ -86,13 +84,11 @@ def _factory(dataset: Dataset, kind: str) -> Factory:
         return cast(Factory, plugins.find("datasets", kind))
     except LookupError as error:
         known = ", ".join(sorted({info.name for info in plugins.installed("datasets")}))
-        raise DataError(
-            explain(
-                f"dataset {dataset.name!r}: there is no reader {kind!r}",
-                got=f"kind = {kind!r}",
-                rule=f"kinds known: {known}",
-                cure="correct `kind` or install the plugin that provides it",
-            )
+        raise DataError.explained(
+            f"dataset {dataset.name!r}: there is no reader {kind!r}",
+            got=f"kind = {kind!r}",
+            rule=f"kinds known: {known}",
+            cure="correct `kind` or install the plugin that provides it",
         ) from error
 
 
@@ -105,13 +101,11 @@ def _kind(dataset: Dataset, files: Sequence[DataFile]) -> str:
     found = ", ".join(f"{count} x {suffix or 'no suffix'}" for suffix, count in sorted(suffixes.items()))
     example = next((file.name for file in files if _suffix(file) not in SUFFIXES), "")
     known = ", ".join(f"{suffix} ({kind})" for suffix, kind in SUFFIXES.items())
-    raise DataError(
-        explain(
-            f"dataset {dataset.name!r}: the names of its files do not say one kind",
-            got=found + (f", such as {example}" if example else ""),
-            rule=f"all files of a dataset are of one kind; known: {known}",
-            cure="name the files with a pattern such as data/**/*.jsonl, or give `kind`",
-        )
+    raise DataError.explained(
+        f"dataset {dataset.name!r}: the names of its files do not say one kind",
+        got=found + (f", such as {example}" if example else ""),
+        rule=f"all files of a dataset are of one kind; known: {known}",
+        cure="name the files with a pattern such as data/**/*.jsonl, or give `kind`",
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon.dataset import Dataset
-from zephon.errors import DataError, Fault, explain, shorten
+from zephon.errors import DataError, Fault, shorten
 from zephon.paths import DataFile
 
 Report = Callable[[str, int, int], None]
@@ -174,11 +174,9 @@ def max_open(wanted: int) -> int:
 
 def changed(dataset: str, place: str, got: str) -> DataError:
     """Returns the error of a file that is not what it was when the dataset was opened."""
-    return DataError(
-        explain(
-            f"dataset {dataset!r}: {place} changed during the run",
-            got=got,
-            rule="the files of a dataset stay as they are while it is open",
-            cure="restore the file, or start again: the lock check says what differs",
-        )
+    return DataError.explained(
+        f"dataset {dataset!r}: {place} changed during the run",
+        got=got,
+        rule="the files of a dataset stay as they are while it is open",
+        cure="restore the file, or start again: the lock check says what differs",
     )

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon.cachefiles import replace_file
-from zephon.errors import DataError, explain
+from zephon.errors import DataError
 from zephon.paths import DataFile
 from zephon.readers.base import changed
 
@@ -115,13 +115,11 @@ def open_unchanged(dataset: str, file: DataFile) -> int:
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise DataError(
-            explain(
-                f"dataset {dataset!r}: {file.path} cannot be opened",
-                got=error.strerror or str(error),
-                rule="the files of a dataset stay where they are while it is open",
-                cure="restore the file or mount its file system again",
-            )
+        raise DataError.explained(
+            f"dataset {dataset!r}: {file.path} cannot be opened",
+            got=error.strerror or str(error),
+            rule="the files of a dataset stay where they are while it is open",
+            cure="restore the file or mount its file system again",
         ) from error
     try:
         check_unchanged(dataset, file, descriptor)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from zephon.errors import DataError, Fault, explain, shorten
+from zephon.errors import DataError, Fault, shorten
 from zephon.paths import DataFile
 from zephon.readers.base import Chunks, Column, Origin, not_a_text
 from zephon.readers.lines import check_unchanged, open_unchanged
@@ -133,36 +133,30 @@ class ParquetReader:
         schema = metadata.schema.to_arrow_schema()
         found = _type_at(schema, self._field)
         if found is None:
-            raise DataError(
-                explain(
-                    f"dataset {self.name!r}: {file.path} has no column {self._field!r}",
-                    got=f"the columns {', '.join(schema.names)}",
-                    rule="every file has the column that `text` names (dotted for a field of a struct)",
-                    cure="set `text` to one of these columns",
-                )
+            raise DataError.explained(
+                f"dataset {self.name!r}: {file.path} has no column {self._field!r}",
+                got=f"the columns {', '.join(schema.names)}",
+                rule="every file has the column that `text` names (dotted for a field of a struct)",
+                cure="set `text` to one of these columns",
             )
         leaves = [metadata.schema.column(i).path for i in range(len(metadata.schema.names))]
         if not _is_text(found) or self._field not in leaves:
-            raise DataError(
-                explain(
-                    f"dataset {self.name!r}: column {self._field!r} of {file.path} does not hold text",
-                    got=f"the type {found}",
-                    rule="the text column is of strings (string, large_string, string_view, binary, "
-                    "or a dictionary of these)",
-                    cure="set `text` to a column of strings",
-                )
+            raise DataError.explained(
+                f"dataset {self.name!r}: column {self._field!r} of {file.path} does not hold text",
+                got=f"the type {found}",
+                rule="the text column is of strings (string, large_string, string_view, binary, "
+                "or a dictionary of these)",
+                cure="set `text` to a column of strings",
             )
         return leaves.index(self._field)
 
     def _unreadable(self, file: DataFile, error: object) -> DataError:
         first = (str(error).strip() or repr(error)).splitlines()[0]
-        return DataError(
-            explain(
-                f"dataset {self.name!r}: {file.path} cannot be read as Parquet",
-                got=first[:200],
-                rule="a Parquet file is complete: its footer lies at its end",
-                cure="write or download the file again, or leave it out of the dataset's path",
-            )
+        return DataError.explained(
+            f"dataset {self.name!r}: {file.path} cannot be read as Parquet",
+            got=first[:200],
+            rule="a Parquet file is complete: its footer lies at its end",
+            cure="write or download the file again, or leave it out of the dataset's path",
         )
 
     def chunks(self) -> Chunks:

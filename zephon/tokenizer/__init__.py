@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon.errors import CheckError, DataError, explain, shorten
+from zephon.errors import CheckError, DataError, shorten
 from zephon.tokenizer.file import (
     FILE_NAME,
     Blueprint,
@@ -275,13 +275,11 @@ def _choose(
     if fast is not None:
         return fast, f"`fastokens` serves because {reason}"
     if backend == "fastokens":
-        raise CheckError(
-            explain(
-                "tokenizer back end `fastokens`, asked for by name",
-                got=reason,
-                rule="`fastokens` serves only where it gives the ids of `tokenizers`",
-                cure="use the back end `auto` or `tokenizers`: the ids are the same, encoding is slower",
-            )
+        raise CheckError.explained(
+            "tokenizer back end `fastokens`, asked for by name",
+            got=reason,
+            rule="`fastokens` serves only where it gives the ids of `tokenizers`",
+            cure="use the back end `auto` or `tokenizers`: the ids are the same, encoding is slower",
         )
     return reference, f"`tokenizers` serves because {reason}"
 
@@ -318,19 +316,15 @@ def _explain_texts(texts: object, refusal: str) -> Exception:
             text.encode()
         except UnicodeEncodeError as fault:
             near = shorten(text[max(fault.start - 20, 0) : fault.start + 20])
-            return DataError(
-                explain(
-                    f"text {i} of {len(texts)} given to the tokenizer",
-                    got=f"{near} at character {fault.start}",
-                    rule="a text holds no lone surrogates (U+D800 to U+DFFF)",
-                    cure="repair or drop the document before it is tokenized",
-                )
+            return DataError.explained(
+                f"text {i} of {len(texts)} given to the tokenizer",
+                got=f"{near} at character {fault.start}",
+                rule="a text holds no lone surrogates (U+D800 to U+DFFF)",
+                cure="repair or drop the document before it is tokenized",
             )
-    return DataError(
-        explain(
-            f"{len(texts)} texts given to the tokenizer",
-            got=refusal,
-            rule="every text can be encoded",
-            cure="encode them one by one to find the text; where it is sound, use the back end `tokenizers`",
-        )
+    return DataError.explained(
+        f"{len(texts)} texts given to the tokenizer",
+        got=refusal,
+        rule="every text can be encoded",
+        cure="encode them one by one to find the text; where it is sound, use the back end `tokenizers`",
     )

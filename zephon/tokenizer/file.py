@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zephon.errors import DataError, explain
+from zephon.errors import DataError
+from zephon.paths import expand
 
 FILE_NAME = "tokenizer.json"
 CONFIG_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
@@ -82,19 +82,17 @@ def find_tokenizer_file(written: str, base: Path) -> Path:
 
     A relative path starts at `base`. Nothing is looked up outside the file system.
     """
-    path = Path(os.path.abspath(base / _expand(written)))
+    path = Path(os.path.abspath(base / expand(written, "tokenizer")))
     if path.is_dir():
         path = path / FILE_NAME
     if path.is_file():
         return path
     folder = next(parent for parent in path.parents if parent.is_dir())
-    raise DataError(
-        explain(
-            f"tokenizer {written!r}",
-            got=f"no file {path}; {folder} holds {_list(sorted(os.listdir(folder)))}",
-            rule=f"`tokenizer` is a local {FILE_NAME} or its folder, relative to the recipe's folder",
-            cure=f"write the path of the {FILE_NAME}; names of hub repositories are not looked up",
-        )
+    raise DataError.explained(
+        f"tokenizer {written!r}",
+        got=f"no file {path}; {folder} holds {_list(sorted(os.listdir(folder)))}",
+        rule=f"`tokenizer` is a local {FILE_NAME} or its folder, relative to the recipe's folder",
+        cure=f"write the path of the {FILE_NAME}; names of hub repositories are not looked up",
     )
 
 
@@ -102,25 +100,7 @@ def explain_file(path: Path, got: str, *, cure: str = "") -> DataError:
     """Returns the error of a tokenizer.json that cannot be used."""
     rule = f"the file is a {FILE_NAME} as Hugging Face `tokenizers` saves it, without randomness"
     cure = cure or f"write the path of a whole {FILE_NAME}, or fetch it again"
-    return DataError(explain(f"tokenizer file {path}", got=got, rule=rule, cure=cure))
-
-
-def _expand(written: str) -> str:
-    """Returns `written` with every `${VAR}` and a leading `~` expanded."""
-
-    def value(match: re.Match[str]) -> str:
-        if match[1] in os.environ:
-            return os.environ[match[1]]
-        raise DataError(
-            explain(
-                f"tokenizer {written!r} uses {match[0]}",
-                got="the environment variable is not set",
-                rule="every ${VAR} in a path is set where the run starts",
-                cure=f"export {match[1]}=... or write the path out",
-            )
-        )
-
-    return os.path.expanduser(re.sub(r"\$\{([^}]*)\}", value, written))
+    return DataError.explained(f"tokenizer file {path}", got=got, rule=rule, cure=cure)
 
 
 def _list(names: list[str]) -> str:
@@ -189,13 +169,11 @@ def _declared_token(role: str, path: Path) -> tuple[str | None, str]:
         try:
             value = json.loads(beside.read_bytes()).get(f"{role}_token")
         except (ValueError, AttributeError) as error:
-            raise DataError(
-                explain(
-                    f"tokenizer configuration {beside}",
-                    got=f"not a JSON table: {error}",
-                    rule=f"`{role} = true` takes the `{role}_token` of this file",
-                    cure=f'repair or remove the file, or write {role} = "..." with the token',
-                )
+            raise DataError.explained(
+                f"tokenizer configuration {beside}",
+                got=f"not a JSON table: {error}",
+                rule=f"`{role} = true` takes the `{role}_token` of this file",
+                cure=f'repair or remove the file, or write {role} = "..." with the token',
             ) from error
         token = value.get("content") if isinstance(value, dict) else value
         if isinstance(token, str):

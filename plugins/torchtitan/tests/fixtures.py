@@ -5,7 +5,7 @@ Each job is of real processes. A job whose result several tests look at runs onc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,10 @@ class Titan:
         """Returns how a job of any config ended."""
         common = ["--hf-assets-path", str(self.corpus.tokenizer)]
         return run_job(world_size, [*common, *arguments], self.folder / dump, **how)
+
+    def call(self, world_size: int, dump: Path | str, function: Callable[[], None]) -> Job:
+        """Returns how so many processes ended that call a function, each with the environment of a rank."""
+        return run_job(world_size, (), self.folder / dump, call=function)
 
 
 @pytest.fixture(scope="session", autouse=True)

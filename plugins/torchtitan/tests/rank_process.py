@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,10 +32,12 @@ class Rank:
     log: Path
     kill_at: int | None = None
     """The trainer's step inside which the process kills itself, after it took the step's batches."""
+    call: Callable[[], None] | None = None
+    """What is called in place of the trainer."""
 
 
 def run_rank(rank: Rank) -> None:
-    """Trains as `python -m zephon_torchtitan.cpu` does; the whole life of the process."""
+    """Trains as `python -m zephon_torchtitan.cpu` does, or calls; the whole life of the process."""
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(
         PARENT_DEATH_SIGNAL, signal.SIGKILL
@@ -58,7 +61,7 @@ def run_rank(rank: Rank) -> None:
     tokenizer._build_reference = remember_probes(tokenizer._build_reference, cache)
     if rank.kill_at is not None:
         _kill_at(trainer.Trainer, rank.kill_at)
-    cpu.main()
+    (rank.call or cpu.main)()
 
 
 def _kill_at(trainer: Any, step: int) -> None:

@@ -82,14 +82,16 @@ def run_job(
     *,
     environment: Callable[[int], Mapping[str, str]] | None = None,
     kill: tuple[int, int] | None = None,
+    call: Callable[[], None] | None = None,
     grace_s: float = 5.0,
     timeout_s: float = 90.0,
 ) -> Job:
     """Returns how a job of `world_size` ranks ended; `arguments` are TorchTitan's, without the dump folder.
 
     `environment` gives what a rank has besides. `kill` is (rank, trainer's step): that rank kills itself in
-    that step. After `grace_s` from the first rank that fails the others are ended. A job that takes longer
-    than `timeout_s` is an AssertionError with the logs, in which every rank says where it stood.
+    that step. `call`, which can be pickled, is called in place of the trainer. After `grace_s` from the first
+    rank that fails the others are ended. A job that takes longer than `timeout_s` is an AssertionError with
+    the logs, in which every rank says where it stood.
     """
     started = time.monotonic()
     dump.mkdir(parents=True, exist_ok=True)
@@ -105,6 +107,7 @@ def run_job(
                 | dict(environment(rank) if environment else {}),
                 log=logs[rank],
                 kill_at=kill[1] if kill is not None and kill[0] == rank else None,
+                call=call,
             )
             processes.append(_context().Process(target=run_rank, args=(described,)))
             processes[-1].start()

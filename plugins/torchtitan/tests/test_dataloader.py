@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,29 @@ def test_without_infinite_every_document_comes_once_in_file_order(corpus: Corpus
         assert text == "".join(TEXTS)
         padding = rows[-1][2]
         assert padding[-1] == IGNORED
+
+
+def test_a_loader_that_ended_leaves_no_threads(corpus: Corpus, tmp_path: Path) -> None:
+    """TorchTitan's validator builds one for each validation and closes none."""
+    recipe = corpus.write(
+        tmp_path / "recipe.toml",
+        weights={0: {"once": 1}},
+        paths={"once": str(write_jsonl(tmp_path / "once.jsonl", TEXTS))},
+    )
+    there = threads()
+    loader = build(corpus, recipe=str(recipe), infinite=False, executor="threads", workers=2, prefetch=2)
+    batches = iter(loader)
+    next(batches)
+    assert threads() > there  # while it reads
+    assert list(batches)
+    for thread in threads() - there:
+        thread.join(10)
+    assert threads() == there
+
+
+def threads() -> set[threading.Thread]:
+    """Returns the loaders' threads that run."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("zephon")}
 
 
 def test_a_dataset_field_of_the_stock_loader_is_refused(

@@ -66,8 +66,27 @@ def test_ranks_with_uneven_lanes_end_together(titan: Titan, uneven: list[str], t
     assert {path.name: path.stat().st_mtime_ns for path in checkpoint.iterdir()} == written
 
 
+def test_data_that_end_on_a_checkpoints_interval_leave_a_whole_checkpoint(
+    titan: Titan, tmp_path: Path
+) -> None:
+    texts = [f"word{i} " * 50 for i in range(16)]  # the first lanes have 602 tokens, 9 rows
+    recipe = ("--dataloader.recipe", finite(titan, tmp_path, texts, "stop"))
+    saving = (*LONG_RUN, *recipe, "--checkpoint.async-mode", "async", "--checkpoint.interval", "3")
+    job = titan.run(1, tmp_path / "dump", *saving).ok()
+    last_step = max(job.losses)
+    assert last_step % 3 == 0
+    assert (job.dump / "checkpoint" / f"step-{last_step}" / ".metadata").is_file()
+    assert saved_rows(job, last_step) == {last_step}
+    again = titan.run(2, tmp_path / "dump", *saving).ok()
+    assert not again.losses
+    assert ENDED in again.log
+    loading, waits = job.scalars["time_metrics/data_loading(s)"], job.scalars["data/wait(s)"]
+    num_times = 1 + GLOBAL_BATCH_SIZE // 2  # whether there is a step, and each of its micro-batches
+    assert all(loading[step] * num_times * 1.001 > waits[step] > 0 for step in job.losses)
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("when_exhausted", ["stop", "redistribute", "pad"])
+@pytest.mark.parametrize("when_exhausted", ["stop", "redistribute"])
 def test_any_ranks_end_after_the_same_step(
     titan: Titan, uneven: list[str], tmp_path: Path, when_exhausted: str
 ) -> None:

@@ -51,12 +51,17 @@ def test_together_ends_with_the_refusal(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == "the run is refused\nx must be y\n"
 
 
-def test_together_lets_a_bug_through() -> None:
+def test_of_an_error_without_words_together_reports_where_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     def bug() -> None:
         raise AssertionError
 
-    with pytest.raises(AssertionError):
+    with pytest.raises(SystemExit) as ended:
         together(bug)
+    assert ended.value.code == REFUSED
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["the run is refused", "Traceback (most recent call last):"]
+    assert "in bug" in lines[-3]
+    assert lines[-1] == "AssertionError"
 
 
 @pytest.mark.parametrize("settings", [(), ("tokenize.bos=<s>",), ("tokenize.eos=false",)])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from plugins.torchtitan.tests.corpus import Corpus
-from zephon import Recipe
-from zephon_torchtitan.recipes import TrainerValues, parse_setting, read_recipe
+from zephon import ALLOWANCES, Recipe
+from zephon_torchtitan.recipes import TrainerValues, check_allowances, parse_setting, read_recipe
 
 SHAPE = {"seq_len": 64, "global_batch_size": 8}
 
@@ -116,6 +116,13 @@ def test_a_setting_is_toml_where_it_can_be(text: str, expected: tuple[str, objec
 def test_a_setting_without_a_name_or_a_value(text: str) -> None:
     with pytest.raises(ValueError, match="takes NAME=VALUE"):
         parse_setting(text)
+
+
+def test_an_allowance_is_one_that_a_restore_knows() -> None:
+    check_allowances(())
+    check_allowances(ALLOWANCES)
+    with pytest.raises(ValueError, match=r"`allow` takes data, held_out, .*, got 'dta'"):
+        check_allowances(("data", "dta"))
 
 
 def test_no_recipe_at_all(corpus: Corpus) -> None:

@@ -75,10 +75,26 @@ def test_a_checkpoint_of_which_the_data_is_not_loaded(titan: Titan, three_steps:
     assert job.digests == fresh.digests  # the data began anew, on purpose
 
 
-def test_a_checkpoint_of_the_model_alone(titan: Titan, seeded: list[str], tmp_path: Path) -> None:
+def test_a_checkpoint_of_the_model_alone_begins_a_new_run(
+    titan: Titan, seeded: list[str], unbroken: Job, tmp_path: Path
+) -> None:
     saving = (*seeded, "--checkpoint.last-save-model-only")
-    titan.run(1, tmp_path, *saving, *THREE).ok()
-    check_refused(titan.run(2, tmp_path, *saving), CURE)
+    dump = tmp_path / "dump"
+    titan.run(1, dump, *saving, *THREE).ok()
+    check_refused(titan.run(2, dump, *saving), "--checkpoint.initial-load-path and a new dump folder")
+    weights = ("--checkpoint.enable", "--checkpoint.initial-load-path", str(dump / "checkpoint" / "step-3"))
+    job = titan.run(1, tmp_path / "new", *weights, *THREE).ok()
+    assert list(job.losses) == [1, 2, 3]
+    assert job.losses[1] < unbroken.losses[1] - 0.1  # it has learned
+    assert job.digests == {step: unbroken.digests[step] for step in range(3)}
+
+
+def test_a_checkpoint_of_fewer_lanes(titan: Titan, tmp_path: Path) -> None:
+    one_step = ("--dataloader.set", "lanes=4", "--training.steps", "1")
+    titan.run(1, tmp_path, "--checkpoint.enable", *one_step).ok()
+    check_refused(
+        titan.run(2, tmp_path, "--checkpoint.enable"), "dataloader.lane_0000", "set `lanes` to that"
+    )
 
 
 def test_a_checkpoint_that_the_stock_loader_wrote(titan: Titan, tmp_path: Path) -> None:
@@ -109,9 +125,10 @@ def test_data_that_began_anew_keep_their_own_count(titan: Titan, three_steps: Jo
     ("change", "parts"),
     [
         ({"seed": 8}, ("seed: state has 7, this run has 8",)),
+        ({"lanes": 4}, ("lanes: state has 8, this run has 4",)),
         ({"weights": {0: {"short": 1, "long": 1}}}, ("the past cannot change", "schedule")),
     ],
-    ids=["seed", "past"],
+    ids=["seed", "lanes", "past"],
 )
 def test_a_checkpoint_of_another_recipe(
     titan: Titan, three_steps: Job, tmp_path: Path, change: dict[str, object], parts: tuple[str, ...]
@@ -130,7 +147,7 @@ def test_data_that_changed_since_the_checkpoint_must_be_accepted_by_name(
     dump = copied(three_steps, tmp_path / "dump")
     on_it = ("--checkpoint.enable", "--dataloader.set", f"datasets.long.path={changed}")
     check_refused(titan.run(2, dump, *on_it), "what the recipe names has changed", "allow", "data")
-    job = titan.run(2, dump, *on_it, "--dataloader.allow", "data").ok()
+    job = titan.run(2, dump, *on_it, "--dataloader.allow", "tokenizer", "data").ok()  # apart by spaces
     assert list(job.losses) == [4, 5, 6, 7, 8]
     same = [job.digests[step] == unbroken.digests[step] for step in range(STEPS)]
     assert same == [True] * 3 + [False] * 5

@@ -6,6 +6,7 @@ import re
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +93,17 @@ def test_a_set_weighs_its_datasets_by_their_tokens(one: Job) -> None:
             mean = sum(loss[part] * tokens[part] for part in parts) / total
             assert loss[whole] == pytest.approx(mean, abs=1e-5)
     assert loss[""] < one.scalars[f"{VALIDATION}loss"][1]  # it learns
+
+
+def test_a_set_without_a_label_is_named(titan: Titan, tmp_path: Path) -> None:
+    paths = {"letters": str(write_jsonl(tmp_path / "letters.jsonl", "abcdefgh" * 8))}
+    own = titan.corpus.write(tmp_path / "own.toml", weights={0: {"letters": 1}}, paths=paths, eos=False)
+    sets = ("--validator.enable", "--validator.dataloader.recipes", "own", str(own))
+    job = titan.run(2, tmp_path / "dump", *sets, "--training.steps", "2")
+    assert 0 not in job.codes
+    for log in job.logs:
+        assert "validation set 'own', dataset 'letters': no token has a label" in log, job.tail()
+        assert "ZeroDivisionError" not in log
 
 
 def test_validation_does_not_touch_training(

@@ -1,8 +1,0 @@
-"""`python -m zephon.cli`: the command line without the installed script."""
-
-from __future__ import annotations
-
-from zephon.cli import main
-
-if __name__ == "__main__":
-    main()
