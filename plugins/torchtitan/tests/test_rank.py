@@ -85,16 +85,18 @@ def rows_of(batches: Iterable[Batch]) -> Rows:
 def test_all_ranks_hold_out_what_the_lock_of_one_says(
     titan: Titan, corpus: Corpus, tmp_path: Path, dp_world_size: int
 ) -> None:
-    short = write_jsonl(tmp_path / "short.jsonl", SHORT)
+    folder = tmp_path / "short"
+    folder.mkdir()
+    write_jsonl(folder / "a.jsonl", SHORT)
     recipe = corpus.write(
         tmp_path / "recipe.toml",
-        paths=corpus.file.paths | {"short": str(short)},
+        paths=corpus.file.paths | {"short": str(folder)},
         more={"short": "holdout = { documents = 21, seed = 3 }"},
     )
     node = Node(corpus=corpus, folder=tmp_path, recipe=recipe, dp_world_size=dp_world_size)
     node.read_recipe().loader(executor="inline", run_folder=tmp_path / "node_1").close()
     lock = json.loads((tmp_path / "node_1" / "lock.json").read_text())
-    write_jsonl(short, [*SHORT, *words("added", 90, (1, 2, 5))])
+    write_jsonl(folder / "b.jsonl", words("added", 90, (1, 2, 5)))
     titan.call(2, tmp_path / "job", node.write_rows).ok()
     rows: list[Rows] = [json.loads((tmp_path / f"rows_{rank}.json").read_text()) for rank in range(2)]
     expected, unlike = (_rows_with(node.read_recipe(), known) for known in (lock, None))

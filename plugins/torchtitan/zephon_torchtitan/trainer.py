@@ -169,19 +169,19 @@ class ZephonTrainer(Trainer):
 
 
 def _no_state(config: ZephonTrainer.Config, why: str, missing: str = DATALOADER) -> str:
-    cure = "load a full checkpoint of this run (checkpoint.last_save_model_only and "
-    cure += "checkpoint.exclude_from_loading leave the data out), or begin the data anew with "
-    cure += "--checkpoint.exclude-from-loading dataloader --dataloader.restart-data"
+    anew = "begin a new run from the weights alone with --checkpoint.initial-load-path and a new dump folder"
+    cure = (
+        "load a full checkpoint of this run (checkpoint.last_save_model_only and "
+        "checkpoint.exclude_from_loading leave the data out); or begin the data anew with "
+        f"--checkpoint.exclude-from-loading dataloader --dataloader.restart-data; or {anew}"
+    )
     if missing.startswith(f"{DATALOADER}.lane_"):
-        cure += "; where another number of lanes wrote it, set `lanes` to that"
+        cure = f"set `lanes` to the number of lanes that wrote it; or {cure}"
     elif not missing.startswith(DATALOADER):
-        cure = (
-            "begin a new run from the weights alone: --checkpoint.initial-load-path and a new dump folder; "
-        )
-        cure += "--checkpoint.no-last-save-model-only keeps the rest next time"
+        cure = f"{anew}; --checkpoint.no-last-save-model-only keeps the rest next time"
     return (
         f"the checkpoint in {os.path.join(config.dump_folder, config.checkpoint.folder)!r} {why}\n"
-        f"  rule: a run goes on with the data after the last step that was trained\n"
+        "  rule: a run goes on with the data after the last step that was trained\n"
         f"  cure: {cure}"
     )
 
