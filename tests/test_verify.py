@@ -26,6 +26,7 @@ from tests.helpers import (
 )
 from zephon.dataset import Dataset
 from zephon.errors import StateError
+from zephon.logged import LoggedRows
 from zephon.opened import Opened
 from zephon.recipe import Recipe
 from zephon.runfolder import read_log_files
@@ -470,3 +471,49 @@ def test_data_that_end_before_the_run_did(tmp_path: Path) -> None:
         assert found.first is None
         assert not found.is_equal
         assert found.ends == max(found.steps) + 1 < 30
+
+
+def test_a_digest_of_zeros_is_a_digest(tmp_path: Path) -> None:
+    opened = open_small(make_recipe())
+    train(opened, tmp_path, [(1, 0, 3)])
+
+    def forge(lines: list[str]) -> list[str]:
+        entry = json.loads(lines[1])
+        entry["rows"][0][2] = "0" * 64
+        return [lines[0], json.dumps(entry), *lines[2:]]
+
+    edit(tmp_path, "rank_00000_00000.jsonl", forge)
+    for outcome in both(opened, tmp_path):
+        assert outcome.first is not None
+        assert (outcome.first.step, outcome.first.lane) == (1, 0)
+
+
+def test_a_file_that_is_no_log_is_let_be(tmp_path: Path) -> None:
+    opened = open_small(make_recipe())
+    train(opened, tmp_path, [(1, 0, 2)])
+    log = tmp_path / "batches" / "rank_00000_00000.jsonl"
+    (log.parent / "rank_00000_00000 (copy).jsonl").write_bytes(log.read_bytes())
+    assert all(outcome.is_equal for outcome in both(opened, tmp_path))
+    train(opened, tmp_path, [(1, 0, 2)])  # a run writes on there, too
+
+
+@pytest.mark.parametrize(
+    "head", ['["x"]', '{"lanes": [0, "x"], "rank": 0, "dp_world_size": 1}', '{"lanes": [0, 4]}']
+)
+def test_a_log_with_a_broken_head_is_named(tmp_path: Path, head: str) -> None:
+    opened = open_small(make_recipe())
+    train(opened, tmp_path, [(1, 0, 2)])
+    log = tmp_path / "batches" / "rank_00000_00000.jsonl"
+    log.write_text("\n".join([head, *log.read_text().splitlines()[1:]]) + "\n")
+    with pytest.raises(StateError, match=r"rank_00000_00000\.jsonl' cannot be read\n  got: "):
+        read_log_files(tmp_path)
+
+
+def test_a_run_that_went_back_and_stands_earlier_lacks_nothing(tmp_path: Path) -> None:
+    opened = open_small(make_recipe())
+    train(opened, tmp_path, [(2, 0, 6), (1, 3, 4)])
+    assert all(outcome.is_equal for outcome in both(opened, tmp_path))
+    logged = LoggedRows(range(opened.recipe.lanes), range(100), rows_per_step=opened.recipe.rows_per_step)
+    for file in read_log_files(tmp_path):
+        logged.add(file)
+    assert logged.end_step == 4

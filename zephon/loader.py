@@ -142,6 +142,7 @@ class Loader:
             group=self.opened.orders[dataset].group(lane),
             max_bad=described.max_bad,
             end=self.opened.orders[dataset].end(lane),
+            period=self.opened.orders[dataset].period,
         )
 
     # Delivering -------------------------------------------------------------------------------------------

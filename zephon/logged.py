@@ -18,6 +18,8 @@ from zephon.runfolder import LogFile, read_lines
 
 DIGEST_BYTES = 32
 ABSENT = bytes(DIGEST_BYTES)
+FORGED = bytes([255]) * DIGEST_BYTES
+"""Stands for a logged digest that is `ABSENT`: no row has either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +41,12 @@ class _LaneRows:
     first: int = 0
     digests: bytearray = field(default_factory=bytearray)
     sources: list[tuple[int, int]] = field(default_factory=list)
+    end: int = 0
+    """One past the last row that is logged, whether its digest is kept or not."""
 
     def cut(self, row: int) -> None:
         """Drops what is known from `row` on."""
+        self.end = min(self.end, row)
         del self.digests[max(0, row - self.first) * DIGEST_BYTES :]
         self.sources = [source for source in self.sources if source[0] < row]
 
@@ -52,7 +57,7 @@ class _LaneRows:
         if at < 0 or len(value) != DIGEST_BYTES:
             raise ValueError(f"row {row} with {len(value)} bytes")
         self.digests += bytes(max(0, at - len(self.digests)))
-        self.digests[at : at + DIGEST_BYTES] = value
+        self.digests[at : at + DIGEST_BYTES] = FORGED if value == ABSENT else value
         if not self.sources or self.sources[-1][1] != file:
             self.sources.append((row, file))
 
@@ -96,8 +101,6 @@ class LoggedRows:
         """Takes rows of `lanes` in `steps`, half-open; tokens are kept for the datasets of `names`."""
         self.lanes, self.steps = lanes, steps
         self.files: list[LogFile] = []
-        self.end_step = 0
-        """One past the last step of which a row is logged, those before `steps` included."""
         self.schedule = ""
         """Hash of the table of the newest batch; it has the shares of all batches before it."""
         self._newest = (-1, -1)
@@ -144,12 +147,17 @@ class LoggedRows:
             if lane not in begun:
                 begun.add(lane)
                 of_lane.cut(row)
+            of_lane.end = row + 1
             if step >= self.steps.start:
                 of_lane.put(row, bytes.fromhex(value), index)
-            self.end_step = max(self.end_step, step + 1)
         if self._names is not None:
             counts = [int(entry["tokens"].get(name, 0)) for name in self._names]
             self._tokens[index].add(step, len(rows), counts)
+
+    @property
+    def end_step(self) -> int:
+        """Returns one past the last step of which a row counts, those before `steps` included."""
+        return -(-max((rows.end for rows in self._rows.values()), default=0) // self._rows_per_step)
 
     def compare(self, batch: Batch) -> tuple[int, list[Difference]]:
         """Returns the rows of the batch that the log has, and those of them that differ; digests cost."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,6 +149,14 @@ class Order:
         group, slot = divmod(lane, self.group_lanes)
         last = self.max_epochs * self._groups[group].num_documents
         return max(0, -((slot - last) // self.group_lanes))
+
+    @property
+    def period(self) -> int:
+        """Returns after how many positions a lane reads the same documents again, and only these."""
+        group = self._groups[0]
+        if not isinstance(group, _FileOrder) or self.max_epochs is not None:
+            return ENDLESS
+        return group.num_documents // math.gcd(group.num_documents, self.group_lanes)
 
     def locate(self, lane: int, start: int, count: int) -> Addresses:
         """Returns the addresses of positions [start, start + count) of `lane`; any start >= 0, count >= 1."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from zephon.recipe import Recipe, hash_json
 from zephon.schedule import ScheduleTable
 
 BATCHES = "batches"
+LOG_NAME = re.compile(r"rank_\d{5,}_\d{5,}\.jsonl")
 ALL_STEPS = range(sys.maxsize)
 TAIL_BYTES = 64 << 10
 """What is read first of the end of a log, to find its last line."""
@@ -196,8 +198,9 @@ def _anchor(path: str, base: Path) -> str:
 
 
 def log_files(folder: Path) -> list[Path]:
-    """Returns the batch logs in the folder `batches`, by attempt, then rank."""
-    return sorted(folder.glob("rank_*_*.jsonl"), key=lambda path: (_attempt(path), path.name))
+    """Returns the batch logs in the folder `batches`, by attempt, then rank; other files are let be."""
+    found = sorted(path for path in folder.glob("rank_*_*.jsonl") if LOG_NAME.fullmatch(path.name))
+    return sorted(found, key=_attempt)
 
 
 def _attempt(path: Path) -> int:
@@ -256,25 +259,37 @@ def read_log_files(folder: Path) -> list[LogFile]:
     """Returns the batch logs of a run folder that hold a batch, by attempt, then rank."""
     found = []
     for path in log_files(folder / BATCHES):
-        head, first = _read_head(path), next(read_lines(path), None)
-        if first is None or not first.get("rows") or "lanes" not in head:
-            continue
-        lane, row, _ = first["rows"][0]
-        ranks = Ranks(dp_rank=head["rank"], dp_world_size=head["dp_world_size"], lanes=range(*head["lanes"]))
-        found.append(
-            LogFile(
-                path=path,
-                attempt=_attempt(path),
-                ranks=ranks,
-                first_step=first["step"],
-                first_row=row,
-                first_lane=lane,
-                micro_batch_size=len(first["rows"]),
-                schedule=str(head.get("schedule", "")),
-                lock=str(head.get("lock", "")),
-            )
-        )
+        try:
+            file = _read_log_file(path)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StateError.explained(
+                f"the batch log {str(path)!r} cannot be read",
+                got=f"{type(error).__name__}: {error}",
+                rule="its first line says whose rows it has, and every other has a step and its rows",
+                cure="take the file out of the folder to compare what the others have",
+            ) from None
+        if file is not None:
+            found.append(file)
     return found
+
+
+def _read_log_file(path: Path) -> LogFile | None:
+    head, first = _read_head(path), next(read_lines(path), None)
+    if first is None or not first.get("rows") or "lanes" not in head:
+        return None
+    lane, row, _ = first["rows"][0]
+    ranks = Ranks(dp_rank=head["rank"], dp_world_size=head["dp_world_size"], lanes=range(*head["lanes"]))
+    return LogFile(
+        path=path,
+        attempt=_attempt(path),
+        ranks=ranks,
+        first_step=first["step"],
+        first_row=row,
+        first_lane=lane,
+        micro_batch_size=len(first["rows"]),
+        schedule=str(head.get("schedule", "")),
+        lock=str(head.get("lock", "")),
+    )
 
 
 def read_table(folder: Path, schedule: str) -> ScheduleTable | None:
@@ -282,7 +297,15 @@ def read_table(folder: Path, schedule: str) -> ScheduleTable | None:
     path = folder / SCHEDULES / f"{schedule}.json"
     if not path.exists():
         return None
-    return ScheduleTable.from_json(json.loads(path.read_text(encoding="utf-8")))
+    try:
+        return ScheduleTable.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError) as error:
+        raise StateError.explained(
+            f"the schedule {str(path)!r} cannot be read",
+            got=f"{type(error).__name__}: {error}",
+            rule="it is the table that the run wrote",
+            cure="bring the file back, or take it away to compare with the recipe's own schedule",
+        ) from None
 
 
 def last_steps(files: Iterable[LogFile]) -> dict[int, int]:

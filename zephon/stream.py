@@ -60,15 +60,16 @@ class Stream:
 
     __slots__ = (
         "_at", "_block", "_document", "_end", "_ends", "_feed", "_group", "_has_text", "_is_open", "_lane",
-        "_max_bad", "_name", "_offset", "_pending", "_positions", "_trailing", "counts", "cursor", "dataset",
+        "_max_bad", "_name", "_offset", "_pending", "_period", "_positions", "_trailing", "counts", "cursor",
+        "dataset",
     )  # fmt: skip
 
     def __init__(
         self, feed: Feed, dataset: int, lane: int, name: str, *,
-        group: tuple[range, int], max_bad: int, end: int = ENDLESS,
+        group: tuple[range, int], max_bad: int, end: int = ENDLESS, period: int = ENDLESS,
     ) -> None:  # fmt: skip
         self._feed, self.dataset, self._lane, self._name = feed, dataset, lane, name
-        self._group, self._max_bad, self._end = group, max_bad, end
+        self._group, self._max_bad, self._end, self._period = group, max_bad, end, period
         self._is_open = False
         self._pending: Ticket | None = None
         self._block: Block | None = None
@@ -157,6 +158,8 @@ class Stream:
             passed = block.end - self.cursor.position - held_out
             if not self._has_text and passed >= MANY_TOKENLESS:
                 self._find_text()
+            if block.end - self.cursor.position >= self._period:
+                self._refuse_period()
             self._refuse_bad(dict(self.counts), self._trailing)
         self._finish()
         return False
@@ -217,6 +220,15 @@ class Stream:
                 rule=f"a lane may skip at most max_bad = {self._max_bad}",
                 cure="mend the data, or raise max_bad for this dataset",
             )
+
+    def _refuse_period(self) -> None:
+        """Refuses a lane that reads the same documents for ever, none of which has tokens."""
+        raise DataError.explained(
+            f"dataset {self._name!r}, lane {self._lane}: no document of this lane has text",
+            got=f"{self._period} documents in file order, read in turn for ever, without tokens",
+            rule="every lane of a dataset with a share reads a document with text",
+            cure='set order = "shuffled" or max_epochs, or another number of lanes',
+        )
 
     def _find_text(self) -> None:
         """Looks through one epoch of the group, in all its lanes; refuses it if no document has tokens."""

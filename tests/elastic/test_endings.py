@@ -32,6 +32,7 @@ from tests.helpers import (
 from zephon.dataset import Dataset
 from zephon.errors import DataError, ZephonError
 from zephon.lane import Lane
+from zephon.loader import Loader
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
 from zephon.schedule import Constant, Stages
@@ -402,3 +403,20 @@ def test_the_end_is_said_in_one_line(mode: str, caplog: pytest.LogCaptureFixture
     )
     assert line.startswith(f"the data end after {num_steps} steps; lanes 0 to 3 leave unread, in documents: ")
     assert f"d0 {0 if mode == 'pad' else left};" in line
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize("is_held_out", [False, True])
+def test_a_lane_whose_own_documents_have_no_text_is_an_error_and_no_endless_search(
+    executor: str, is_held_out: bool
+) -> None:
+    """In file order each of two lanes reads one of two documents, for ever."""
+    dataset = Dataset.from_documents("d", ["text", "more" if is_held_out else ""], order="identity")
+    if is_held_out:
+        dataset, _ = dataset.holdout(documents=1)
+    opened = open_small(make_recipe(datasets=(dataset,), lanes=2, global_batch_size=2))
+    with (
+        Loader(opened, LoaderOptions(executor=executor, workers=1)) as loader,
+        pytest.raises(DataError, match=r"no document of this lane has text"),
+    ):
+        next(loader)

@@ -118,3 +118,11 @@ def test_one_pass_reads_what_there_is(titan: Titan, tmp_path: Path) -> None:
     num_tokens = sum(len(text) + 1 for text in texts)  # and </s>
     delivered = len(job.losses) * GLOBAL_BATCH_SIZE * SEQ_LEN
     assert 0 <= num_tokens - delivered < 2 * GLOBAL_BATCH_SIZE * SEQ_LEN
+
+
+def test_data_that_do_not_fill_one_step_are_refused(titan: Titan, tmp_path: Path) -> None:
+    recipe = finite(titan, tmp_path, ["word " * 60, "word " * 60], "stop")
+    job = titan.run(2, tmp_path / "dump", *LONG_RUN, "--dataloader.recipe", recipe)
+    assert set(job.codes) == {3}
+    assert job.log.count("the data end before the first step") == 1
+    assert not job.losses

@@ -30,6 +30,9 @@ from zephon_torchtitan.validate import ValidationSets, ZephonValidator
 
 NEEDED = (DATALOADER, TRAIN_STATE, OPTIMIZER, LR_SCHEDULER)
 """The parts of a checkpoint without which a run cannot go on."""
+NO_STEP = """the data end before the first step
+  rule: a step takes rows of every lane, and each lane has its own part of the documents
+  cure: use fewer lanes or a smaller global batch, more documents or epochs, or leave max_epochs out"""
 DATA_FOLDER = "data"
 """The run folder's name in the dump folder."""
 
@@ -119,13 +122,21 @@ class ZephonTrainer(Trainer):
         """Returns the trainer's iterator, once the data stands where the trainer does."""
         refuse_together(self._misplaced(), STATE)
         self._first_step = self.step
+        recipe, loader = self.data.rank.recipe, self.data.rank.loader
+        logger.info(
+            f"zephon: recipe {recipe.fingerprint()[:12]}, {recipe.lanes} lanes on "
+            f"{loader.options.dp_world_size} ranks, data after step {loader.num_steps}, "
+            f"run folder {loader.options.run_folder}"
+        )
         return super().batch_generator(data_iterable)
 
     def _misplaced(self) -> list[str]:
         """Returns what is wrong with the place that data and trainer would go on from."""
         rank = self.data.rank
         if rank.refusal is not None:
-            return [f"{rank.refusal}\n  here: --dataloader.allow takes the names, apart by spaces"]
+            asked = re.search(r"allow=\[(.+?)\]", rank.refusal)
+            names = "" if asked is None else asked[1].replace("'", "").replace(",", "")
+            return [rank.refusal + (f"\n  here: --dataloader.allow {names}" if names else "")]
         if not rank.restored and self.data.config.restart_data:
             rank.began_at = self.step
         if rank.trainer_step == self.step:
@@ -148,6 +159,8 @@ class ZephonTrainer(Trainer):
             self.metrics_processor.data_loading_times.append(time.perf_counter() - started)
         if there:
             return True
+        if not self.step:
+            refuse_together([NO_STEP])
         logger.warning(
             f"The data ended: {self.step} steps of {self.config.training.steps} were taken on all ranks."
         )
@@ -169,7 +182,10 @@ class ZephonTrainer(Trainer):
 
 
 def _no_state(config: ZephonTrainer.Config, why: str, missing: str = DATALOADER) -> str:
-    anew = "begin a new run from the weights alone with --checkpoint.initial-load-path and a new dump folder"
+    folder = os.path.abspath(os.path.join(config.dump_folder, config.checkpoint.folder))
+    anew = (
+        f"begin a new run from the weights: --checkpoint.initial-load-path {folder}/step-N, a new dump folder"
+    )
     cure = (
         "load a full checkpoint of this run (checkpoint.last_save_model_only and "
         "checkpoint.exclude_from_loading leave the data out); or begin the data anew with "
@@ -180,7 +196,7 @@ def _no_state(config: ZephonTrainer.Config, why: str, missing: str = DATALOADER)
     elif not missing.startswith(DATALOADER):
         cure = f"{anew}; --checkpoint.no-last-save-model-only keeps the rest next time"
     return (
-        f"the checkpoint in {os.path.join(config.dump_folder, config.checkpoint.folder)!r} {why}\n"
+        f"the checkpoint in {folder!r} {why}\n"
         "  rule: a run goes on with the data after the last step that was trained\n"
         f"  cure: {cure}"
     )
