@@ -81,7 +81,7 @@ def test_a_checkpoint_of_the_model_alone_begins_a_new_run(
     saving = (*seeded, "--checkpoint.last-save-model-only")
     dump = tmp_path / "dump"
     titan.run(1, dump, *saving, *THREE).ok()
-    check_refused(titan.run(2, dump, *saving), "--checkpoint.initial-load-path and a new dump folder")
+    check_refused(titan.run(2, dump, *saving), f"--checkpoint.initial-load-path {dump}/checkpoint/step-N")
     weights = ("--checkpoint.enable", "--checkpoint.initial-load-path", str(dump / "checkpoint" / "step-3"))
     job = titan.run(1, tmp_path / "new", *weights, *THREE).ok()
     assert list(job.losses) == [1, 2, 3]

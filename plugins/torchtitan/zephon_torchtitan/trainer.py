@@ -181,20 +181,21 @@ class ZephonTrainer(Trainer):
         super().close()
 
 
-def _no_state(config: ZephonTrainer.Config, why: str, missing: str = DATALOADER) -> str:
+def _no_state(config: ZephonTrainer.Config, why: str, missing: str = "") -> str:
     folder = os.path.abspath(os.path.join(config.dump_folder, config.checkpoint.folder))
-    anew = (
-        f"begin a new run from the weights: --checkpoint.initial-load-path {folder}/step-N, a new dump folder"
+    weights = (
+        "where it holds the weights alone (checkpoint.last_save_model_only), begin a new run from them with "
+        f"--checkpoint.initial-load-path {folder}/step-N and a new dump folder"
     )
-    cure = (
-        "load a full checkpoint of this run (checkpoint.last_save_model_only and "
-        "checkpoint.exclude_from_loading leave the data out); or begin the data anew with "
-        f"--checkpoint.exclude-from-loading dataloader --dataloader.restart-data; or {anew}"
-    )
-    if missing.startswith(f"{DATALOADER}.lane_"):
-        cure = f"set `lanes` to the number of lanes that wrote it; or {cure}"
-    elif not missing.startswith(DATALOADER):
-        cure = f"{anew}; --checkpoint.no-last-save-model-only keeps the rest next time"
+    anew = "begin the data anew with --checkpoint.exclude-from-loading dataloader --dataloader.restart-data"
+    if not missing:
+        cure = f"load the data's state, too (checkpoint.exclude_from_loading leaves it out); or {anew}"
+    elif missing.startswith(f"{DATALOADER}.lane_"):
+        cure = f"set `lanes` to the number of lanes that wrote it; or {anew}"
+    elif missing.startswith(DATALOADER):
+        cure = f"{weights}; where another loader wrote it, {anew}"
+    else:
+        cure = weights
     return (
         f"the checkpoint in {folder!r} {why}\n"
         "  rule: a run goes on with the data after the last step that was trained\n"
