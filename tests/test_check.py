@@ -267,6 +267,15 @@ def test_a_run_that_ends_before_its_total_steps_is_a_warning(letters: str, tmp_p
     assert ends in named(report, "ok")["dataset web"]
 
 
+@pytest.mark.parametrize(("mode", "is_warned_of"), [("stop", True), ("redistribute", True), ("pad", False)])
+def test_a_few_documents_in_each_lane_are_warned_of(
+    letters: str, tmp_path: Path, mode: str, is_warned_of: bool
+) -> None:
+    recipe = finite_recipe(letters, mode, lanes=8, global_batch_size=8)
+    found = named(run(recipe, tmp_path), WARNING).get("dataset web", "")
+    assert ("40 documents to read for 8 lanes, 5 or one more in each" in found) is is_warned_of
+
+
 def test_lanes_without_documents_are_warned_of(letters: str, tmp_path: Path) -> None:
     def warning(mode: str) -> str:
         recipe = finite_recipe(letters, mode, lanes=64, global_batch_size=64)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zephon import plugins
-from zephon.check.plan import check_end, check_schedule, check_shape, few_documents
+from zephon.check.plan import check_end, check_schedule, check_shape, few_documents, uneven_lanes
 from zephon.check.probe import Probe, open_dataset, refusal
 from zephon.check.report import (
     ERROR,
@@ -165,6 +165,8 @@ class _Check:
             count = int(reader.chunks().num_documents.sum()) * (dataset.max_epochs or 1)
             if count < self.recipe.lanes:
                 self.findings.append(few_documents(self.recipe, dataset, count))
+            elif uneven := uneven_lanes(self.recipe, dataset, count):
+                self.findings.append(uneven)
 
     def check_disk(self) -> None:
         """Looks whether the texts of compressed chunks fit the cache folder."""

@@ -9,11 +9,14 @@ import math
 from collections.abc import Iterator, Sequence
 
 from zephon.check.report import ERROR, OK, WARNING, Finding
-from zephon.dataset import STOP, Dataset
+from zephon.dataset import PAD, STOP, Dataset
 from zephon.errors import check_whole
 from zephon.recipe import Recipe
 from zephon.schedule import PARTS, Schedule, ScheduleTable
 from zephon.shape import NEAREST, cure_shape, divisors, listed, nearest
+
+EVEN = 20
+"""With so many documents in each, lanes of a dataset that ends do so at nearly the same step."""
 
 
 def check_shape(recipe: Recipe, sizes: Sequence[int], micro_batch_size: int | None) -> Iterator[Finding]:
@@ -95,6 +98,18 @@ def few_documents(recipe: Recipe, dataset: Dataset, count: int) -> Finding:
         if recipe.when_exhausted == STOP:
             message += ", and the run ends when such a lane is to draw from it"
     cure = "give it a small weight, add documents, or use fewer lanes"
+    return Finding(severity=WARNING, subject=f"dataset {dataset.name}", message=message, cure=cure)
+
+
+def uneven_lanes(recipe: Recipe, dataset: Dataset, count: int) -> Finding | None:
+    """Returns what few documents in each lane, `count` in all, mean where they end; None where nothing."""
+    if dataset.max_epochs is None or recipe.when_exhausted == PAD or count >= EVEN * recipe.lanes:
+        return None
+    message = (
+        f"{count} documents to read for {recipe.lanes} lanes, {count // recipe.lanes} or one more in each: "
+    )
+    message += "lanes end at different steps, the run with the first of them, and the rest is left unread"
+    cure = "use fewer lanes, or give it more documents or epochs"
     return Finding(severity=WARNING, subject=f"dataset {dataset.name}", message=message, cure=cure)
 
 
