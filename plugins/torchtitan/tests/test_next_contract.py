@@ -127,6 +127,21 @@ except SystemExit as end:
     assert run(code, recipe).split() == ["3"]
 
 
+def test_a_pass_ends_and_padding_is_refused_in_training(recipe: Path) -> None:
+    code = """
+padded = ("when_exhausted=pad", "datasets.numbers.max_epochs=1")
+one_pass = build(repeat=False)
+batches = iter(one_pass)
+print(sum(1 for _ in batches) > 1)
+print(next(iter(one_pass), None))
+try:
+    build(set=padded)
+except SystemExit as end:
+    print(end.code)
+"""
+    assert run(code, recipe).split() == ["True", "None", "3"]
+
+
 def test_its_length() -> None:
     """The promise of a thin adapter."""
     import zephon_torchtitan

@@ -14,9 +14,9 @@ import torch
 import tyro
 from torchtitan.components.dataloader import BaseDataLoader
 
-from zephon import Batch, LoaderOptions, Recipe
-from zephon_torchtitan.rank import RankLoader
-from zephon_torchtitan.recipes import TrainerValues, read_recipe
+from zephon import Batch, Recipe
+from zephon_torchtitan.rank import RankLoader, options_of
+from zephon_torchtitan.recipes import TrainerValues, read_recipe, trained_or_passed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,28 +81,14 @@ class ZephonDataLoader(BaseDataLoader):
             global_batch_size=None if config.placed is None else config.placed.global_batch_size,
             tokenizer=getattr(tokenizer, "tokenizer_path", None),
         )
-        options = LoaderOptions(
-            dp_rank=dp_rank,
-            dp_world_size=dp_world_size,
-            micro_batch_size=local_batch_size,
-            workers=config.workers,
-            executor=config.executor,
-            prefetch=config.prefetch,
-            pin_memory=config.pin_memory,
-            run_folder=config.run_folder,
-            replay=config.replay,
-            cache=config.cache,
-        )
+        options = options_of(config, dp_rank, dp_world_size, local_batch_size)
         self.config = config
         self.rank = RankLoader(
             lambda: (recipe_of(config, values), options), tokenizer=tokenizer, allow=config.allow
         )
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-        for batch in self.rank:
-            yield as_torchtitan(batch)
-        if not (self.config.infinite and self.config.repeat):
-            self.close()  # TorchTitan builds one for each validation and closes none
+        yield from map(as_torchtitan, self.rank)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of this rank's lanes, and what all ranks share."""
@@ -125,14 +111,7 @@ def recipe_of(config: ZephonDataLoader.Config, values: TrainerValues) -> Recipe:
             "names the data; use --dataloader.set datasets.NAME.path=..."
         )
     recipe = read_recipe(config.recipe, config.set, values)
-    if not (config.infinite and config.repeat):
-        return recipe.evaluation()
-    if recipe.is_finite and recipe.when_exhausted == "pad":
-        raise ValueError(
-            'the recipe has when_exhausted = "pad", which is for evaluation: a rank whose lanes have ended '
-            'would train on steps without a label; set "stop" or "redistribute"'
-        )
-    return recipe
+    return trained_or_passed(recipe, repeats=config.infinite and config.repeat)
 
 
 def as_torchtitan(batch: Batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torchtitan.components.data.loader import BaseDataLoader
 
 from zephon import Batch, LoaderOptions, Recipe
-from zephon_torchtitan.rank import RankLoader
-from zephon_torchtitan.recipes import TrainerValues, read_recipe
-
-OPTIONS = ("workers", "executor", "prefetch", "pin_memory", "cache", "run_folder", "replay")
+from zephon_torchtitan.rank import RankLoader, options_of
+from zephon_torchtitan.recipes import TrainerValues, read_recipe, trained_or_passed
 
 
 class ZephonDataLoader(BaseDataLoader):
@@ -61,10 +59,9 @@ class ZephonDataLoader(BaseDataLoader):
                     f"a batch must be whole rows, got {num_tokens_per_batch} tokens for rows of "
                     f"{max_context_length}; set num_tokens_per_microbatch_per_dp_rank to a multiple"
                 )
-            options = LoaderOptions(dp_rank=dp_rank, dp_world_size=dp_world_size, micro_batch_size=rows)
-            options = replace(options, **{name: getattr(config, name) for name in OPTIONS})
             recipe = read_recipe(config.recipe, config.set, values)
-            return recipe if config.repeat else recipe.evaluation(), options
+            options = options_of(config, dp_rank, dp_world_size, rows)
+            return trained_or_passed(recipe, repeats=config.repeat), options
 
         self.rank = RankLoader(describe, tokenizer=tokenizer, allow=config.allow)
         self._as_one = _yields_one()

@@ -25,6 +25,8 @@ from zephon import Batch, Loader, LoaderOptions, Opened, Recipe, StateError, ope
 from zephon_torchtitan.launch import broadcast, check_tokenizer, compare_ranks, gather, num_ranks, together
 from zephon_torchtitan.recipes import check_allowances
 
+OPTIONS = ("workers", "executor", "prefetch", "pin_memory", "cache", "run_folder", "replay")
+"""What the config of every adapter has under the name that `LoaderOptions` gives it."""
 BEGAN_AT = "began_at"
 """What a state has besides the loader's own."""
 
@@ -82,6 +84,8 @@ class RankLoader:
             batch = next(self.loader, None)
             self.wait_s += time.perf_counter() - started
             if batch is None:
+                if self.recipe.when_exhausted == "pad":
+                    self.loader.close()  # a trainer builds one for each validation and closes none
                 return
             self.since = batch.step if self.since is None else self.since
             self.tokens += batch.tokens.sum(axis=1)
@@ -122,6 +126,12 @@ class RankLoader:
             self.refusal = str(error)
         else:
             self.restored, self.began_at = True, state.get(BEGAN_AT, 0)
+
+
+def options_of(config: Any, dp_rank: int, dp_world_size: int, micro_batch_size: int) -> LoaderOptions:
+    """Returns the options of a rank as an adapter's config has them."""
+    ranks = LoaderOptions(dp_rank=dp_rank, dp_world_size=dp_world_size, micro_batch_size=micro_batch_size)
+    return replace(ranks, **{name: getattr(config, name) for name in OPTIONS})
 
 
 def _shared_lock(options: LoaderOptions) -> dict[str, Any] | None:

@@ -58,6 +58,18 @@ def read_recipe(path: str, settings: Sequence[str], trainer: TrainerValues) -> R
     return recipe
 
 
+def trained_or_passed(recipe: Recipe, *, repeats: bool) -> Recipe:
+    """Returns the recipe to train on or, where nothing repeats, that of one pass over every document."""
+    if not repeats:
+        return recipe.evaluation()
+    if recipe.is_finite and recipe.when_exhausted == "pad":
+        raise ValueError(
+            'the recipe has when_exhausted = "pad", which is for evaluation: a rank whose lanes have ended '
+            'would train on steps without a label; set "stop" or "redistribute"'
+        )
+    return recipe
+
+
 def parse_setting(text: str) -> tuple[str, Any]:
     """Returns (dotted name, value) of `NAME=VALUE`; the value is TOML where it can be, else a string."""
     name, equals, value = text.partition("=")
