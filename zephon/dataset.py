@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from zephon.errors import check_whole
 
 ON_ERROR = ("raise", "skip")
-SHUFFLED, IDENTITY = "shuffled", "identity"
-ORDERS = (SHUFFLED, IDENTITY)
+SHUFFLED, IDENTITY, SORTED = "shuffled", "identity", "sorted:"
+DTYPES = ("uint16", "uint32")
 STOP, REDISTRIBUTE, PAD = "stop", "redistribute", "pad"
 WHEN_EXHAUSTED = (STOP, REDISTRIBUTE, PAD)
 """What a lane may do when a dataset has no more documents for it; see `Recipe.when_exhausted`."""
@@ -51,6 +51,20 @@ class Dataset:
     """The reader (`jsonl`, `parquet`, `memory`, or a plugin's); empty: found from the files' names."""
     text: str = "text"
     """The field that holds a document's text."""
+    tokens: str = ""
+    """The column of token ids, where documents are tokenized already; empty: documents are text. Token ids are
+    taken as they are: neither BOS nor EOS is added."""
+    dtype: str = ""
+    """`uint16` or `uint32`: what a flat `.bin` file of token ids holds; other files say so themselves."""
+    columns: tuple[str, ...] = ()
+    """Other columns that `zephon data` shows; they change no row."""
+    where: str = ""
+    """A condition on the columns, such as `score >= 3 and lang == "en"`; other documents are left out."""
+    limit: int | None = None
+    """Only the first so many documents, in file order, of those that `where` leaves."""
+    stream: bool = False
+    """Whether files are read from their start on, without counting their records first. A lane takes whole
+    files, and only records near each other are shuffled."""
     on_error: str = "raise"
     """`raise` stops at a record that cannot be used; `skip` counts it and goes on."""
     max_bad: int = DEFAULT_MAX_BAD
@@ -58,7 +72,8 @@ class Dataset:
     documents: tuple[str, ...] | None = None
     """The texts themselves, for a dataset in memory."""
     order: str = SHUFFLED
-    """`shuffled`, or `identity`: in file order, dealt to the lanes in turn, the same in each epoch."""
+    """`shuffled`; `identity`: in file order, dealt to the lanes in turn, the same in each epoch; or
+    `sorted:COLUMN`, the same in ascending order of a column, `sorted:-COLUMN` in descending."""
     max_epochs: int | None = None
     """How often each document is read before the dataset ends; None: for ever."""
     held_out: HeldOut | None = None
@@ -74,16 +89,55 @@ class Dataset:
                 f"dataset {self.name!r}: `on_error` must be one of {ON_ERROR}, got {self.on_error!r}"
             )
         check_whole(f"dataset {self.name!r}: `max_bad`", self.max_bad, 0)
-        if self.order not in ORDERS:
-            raise ValueError(f"dataset {self.name!r}: `order` must be one of {ORDERS}, got {self.order!r}")
-        if self.max_epochs is not None:
-            check_whole(f"dataset {self.name!r}: `max_epochs`", self.max_epochs, 1)
+        if self.order not in (SHUFFLED, IDENTITY) and not self.sorted_by:
+            rule = f"{SHUFFLED!r}, {IDENTITY!r} or '{SORTED}COLUMN'"
+            raise ValueError(f"dataset {self.name!r}: `order` must be {rule}, got {self.order!r}")
+        for field, least in (("max_epochs", 1), ("limit", 1)):
+            if getattr(self, field) is not None:
+                check_whole(f"dataset {self.name!r}: `{field}`", getattr(self, field), least)
+        self._check_columns()
+        if self.stream:
+            self._check_stream()
         if not isinstance(self.text, str) or not self.text:
             raise ValueError(f"dataset {self.name!r}: `text` must name a field, got {self.text!r}")
         if (self.documents is None) == (not self.paths):
             raise ValueError(
                 f"dataset {self.name!r}: give either paths or documents, got {len(self.paths)} paths"
             )
+
+    def _check_columns(self) -> None:
+        columns = self.columns
+        if not isinstance(columns, tuple) or not all(isinstance(c, str) and c for c in columns):
+            raise ValueError(f"dataset {self.name!r}: `columns` must be a list of names, got {columns!r}")
+        for field in ("tokens", "dtype", "where"):
+            if not isinstance(getattr(self, field), str):
+                got = getattr(self, field)
+                raise ValueError(f"dataset {self.name!r}: `{field}` must be a string, got {got!r}")
+        if self.dtype and self.dtype not in DTYPES:
+            raise ValueError(f"dataset {self.name!r}: `dtype` must be one of {DTYPES}, got {self.dtype!r}")
+
+    def _check_stream(self) -> None:
+        given = {
+            "limit": self.limit is not None,
+            "holdout": self.held_out is not None,
+            "order": self.order != SHUFFLED,
+            "where": bool(self.where),
+            "max_epochs": self.max_epochs is not None,
+            "documents": self.documents is not None,
+        }
+        if not isinstance(self.stream, bool):
+            raise ValueError(f"dataset {self.name!r}: `stream` must be true or false, got {self.stream!r}")
+        if refused := [field for field, is_given in given.items() if is_given]:
+            raise ValueError(
+                f"dataset {self.name!r}: `stream` does not go with `{refused[0]}`: a stream's documents are "
+                f"not counted; leave out `{refused[0]}`, or `stream`, and the files are counted once"
+            )
+
+    @property
+    def sorted_by(self) -> str:
+        """Returns the column, with its sign, that the documents are sorted by; empty where they are not."""
+        is_sorted = isinstance(self.order, str) and self.order.startswith(SORTED)
+        return self.order.removeprefix(SORTED) if is_sorted else ""
 
     @classmethod
     def from_path(
@@ -92,13 +146,19 @@ class Dataset:
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         text: str = "text",
+        tokens: str = "",
+        dtype: str = "",
+        columns: Sequence[str] = (),
+        where: str = "",
+        limit: int | None = None,
+        stream: bool = False,
         kind: str = "",
         on_error: str = "raise",
         max_bad: int = DEFAULT_MAX_BAD,
         order: str = SHUFFLED,
         max_epochs: int | None = None,
     ) -> Dataset:
-        """Returns the dataset of a file, a folder, a glob or a list of these.
+        """Returns the dataset of a file, a folder, a glob, a URL or a list of these.
 
         Files are ordered by entry, then by POSIX path relative to the entry's wildcard-free folder, in
         UTF-8 byte order, so the order never depends on how a file system lists them.
@@ -115,6 +175,12 @@ class Dataset:
             paths=paths,
             kind=kind,
             text=text,
+            tokens=tokens,
+            dtype=dtype,
+            columns=(columns,) if isinstance(columns, str) else tuple(columns),
+            where=where,
+            limit=limit,
+            stream=stream,
             on_error=on_error,
             max_bad=max_bad,
             order=order,
@@ -127,13 +193,15 @@ class Dataset:
         name: str,
         documents: Iterable[str],
         *,
+        limit: int | None = None,
         order: str = SHUFFLED,
         max_epochs: int | None = None,
     ) -> Dataset:
         """Returns a dataset of texts held in memory; it cannot be written to a TOML recipe."""
         if isinstance(documents, str):
             raise ValueError(f"dataset {name!r}: `documents` must be a list of texts, got one text")
-        return cls(name=name, kind="memory", documents=tuple(documents), order=order, max_epochs=max_epochs)
+        texts = tuple(documents)
+        return cls(name=name, kind="memory", documents=texts, limit=limit, order=order, max_epochs=max_epochs)
 
     def holdout(self, *, documents: int, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Returns (train, valid), of this name: the dataset without `documents` documents, and only these.

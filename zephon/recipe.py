@@ -171,17 +171,18 @@ class Recipe:
         for dataset in self.datasets:
             config[f"datasets.{dataset.name}.text"] = dataset.text
             config[f"datasets.{dataset.name}.on_error"] = dataset.on_error
-        return config | self._configuration_of_the_end()
+        return config | self._configuration_where_given()
 
-    def _configuration_of_the_end(self) -> dict[str, Any]:
+    def _configuration_where_given(self) -> dict[str, Any]:
         """Returns what is only there where it is not the default, so that it changes no other fingerprint."""
         config: dict[str, Any] = {"when_exhausted": self.when_exhausted} if self.is_finite else {}
         for dataset in self.datasets:
             where, held_out = f"datasets.{dataset.name}", dataset.held_out
             if dataset.order != SHUFFLED:
                 config[f"{where}.order"] = dataset.order
-            if dataset.max_epochs is not None:
-                config[f"{where}.max_epochs"] = dataset.max_epochs
+            for name in ("tokens", "dtype", "where", "limit", "stream", "max_epochs"):
+                if value := getattr(dataset, name):
+                    config[f"{where}.{name}"] = value
             if held_out is not None:
                 config[f"{where}.holdout.documents"] = held_out.documents
                 config[f"{where}.holdout.seed"] = held_out.seed

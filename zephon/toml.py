@@ -27,7 +27,10 @@ TOP = (
     "seed", "lanes", "global_batch_size", "total_steps", "flush_every",
     "when_exhausted", "tokenize", "packing", "schedule", "work_source", "datasets",
 )  # fmt: skip
-DATASET = ("name", "path", "kind", "text", "on_error", "max_bad", "order", "max_epochs")
+DATASET = (
+    "name", "path", "kind", "text", "tokens", "dtype", "columns", "where", "limit", "stream",
+    "on_error", "max_bad", "order", "max_epochs",
+)  # fmt: skip
 HOLDOUT = ("documents", "seed", "part")
 TOKENIZE = ("tokenizer", "bos", "eos", "parse_special")
 
