@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zephon import cachefiles, spool
+from zephon import cachefiles, views
 from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.readers import Chunks, Column, Origin, open_reader
@@ -165,7 +165,7 @@ def spool_files(folder: Path) -> list[Path]:
 
 
 def test_the_least_recently_opened_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "MAX_OPEN_CHUNKS", 1)
+    monkeypatch.setattr(views, "MAX_OPEN_CHUNKS", 1)
     reader = Numbers(**{f"_{i}": "x" * 1000 for i in range(NUM)})
     opened = spooled(tmp_path, reader, limit_bytes=36_000)  # four chunks of 8 kB
     for chunk in range(4):
@@ -217,7 +217,7 @@ def num_maps(folder: Path) -> int:
 def test_open_chunks_and_maps_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Numbers()
     unmapped = spooled(tmp_path, reader, mapped_bytes=1)
-    monkeypatch.setattr(spool, "MAX_OPEN_CHUNKS", 3)
+    monkeypatch.setattr(views, "MAX_OPEN_CHUNKS", 3)
     mapped = spooled(tmp_path, reader)
     before = len(os.listdir("/proc/self/fd"))
     for opened, num_open, maps in ((unmapped, NUM // SIZE, 0), (mapped, 3, 3)):

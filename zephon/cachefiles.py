@@ -20,10 +20,11 @@ TEMPORARY_SUFFIX = ".tmp"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def replace_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
+def replace_file(path: Path, write: Callable[[BinaryIO], None], *, sync: bool = True) -> None:
     """Makes `path` hold what `write` writes, atomically; a process that dies leaves only a temporary file.
 
-    The bytes are on disk before the name is, so a name never stands for a hole after a power cut.
+    With `sync` the bytes are on disk before the name is, so a name never stands for a hole after a power
+    cut; without, whoever reads the file must be able to tell.
     An `OSError` of the cache folder becomes a `DataError`; errors that `write` raises itself pass through.
     """
     temporary = ""
@@ -33,7 +34,8 @@ def replace_file(path: Path, write: Callable[[BinaryIO], None]) -> None:
         with os.fdopen(descriptor, "w+b") as file:
             write(file)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
         temporary = ""
     except OSError as error:

@@ -20,7 +20,7 @@ from zephon.lock import make_lock
 from zephon.order import Order
 from zephon.packing import PackerPlan
 from zephon.prepare import DatasetRules, Prepare
-from zephon.readers import RandomReader, Report, open_reader
+from zephon.readers import RandomReader, Report, is_tokenized, open_reader
 from zephon.readers.subset import SubsetReader
 from zephon.recipe import Recipe
 from zephon.schedule import ScheduleTable
@@ -107,7 +107,7 @@ def open_recipe(
     orders = tuple(
         make_order(recipe, dataset, reader) for dataset, reader in zip(recipe.datasets, readers, strict=True)
     )
-    samples = [text for reader in readers for text in _sample(reader)]
+    samples = [text for reader in readers if not is_tokenized(reader) for text in _sample(reader)]
     encoder, tokenizer = load_tokenizer(recipe.tokenize, base=recipe.base, backend=backend, samples=samples)
     return Opened(
         recipe=recipe,

@@ -10,11 +10,12 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from zephon.errors import DataError
+from zephon.remote import redact
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _LEFT_OUT = (".", "_")
@@ -26,19 +27,37 @@ class DataFile:
     """One file of a dataset, as it stood when the dataset was opened."""
 
     path: str
-    """Absolute."""
+    """Absolute, or a URL, which may hold secrets: messages take `shown`."""
     name: str
     """POSIX path relative to the entry's wildcard-free folder; part of the dataset's identity."""
     size_bytes: int
     mtime_ns: int
+    """Tells a changed local file from the one that was indexed; never part of the identity."""
     ctime_ns: int = 0
     """When the file was last changed or replaced, whatever its `mtime_ns` was set to."""
-    """Tells a changed file from the one that was indexed; never part of the identity."""
+    etag: str = ""
+    """Of a remote file: what its server changes with the content; empty where it says nothing. Never part
+    of the identity."""
     entry: int
     """Index of the entry that reached it."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Returns whether the file lies behind a URL."""
+        return "://" in self.path
 
-def list_files(entries: Sequence[str], base: Path) -> list[DataFile]:
+    @property
+    def shown(self) -> str:
+        """Returns the path as messages may show it: without user, password and query."""
+        return redact(self.path) if self.is_remote else self.path
+
+    def __repr__(self) -> str:
+        return f"DataFile({self.shown!r}, {self.size_bytes:,} bytes)"
+
+
+def list_files(
+    entries: Sequence[str], base: Path, *, revisions: Mapping[str, str] | None = None
+) -> list[DataFile]:
     """Returns the files of `entries`, ordered by (entry, name in UTF-8 byte order).
 
     Relative entries start at `base`; `${VAR}` and a leading `~` are expanded. In folders, and where a

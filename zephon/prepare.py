@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from zephon.errors import DataError, Fault
 from zephon.holdout import HeldOutDocuments
 from zephon.order import Addresses, Order
-from zephon.readers import RandomReader, Texts
+from zephon.readers import RandomReader, Texts, TokenReader, Tokens, is_tokenized
 from zephon.tokenizer import Encoder
 
 MAX_BLOCK_DOCUMENTS = 4096
@@ -126,10 +126,14 @@ class Prepare:
             if isinstance(read, Exception):
                 blocks.append(read)
                 continue
-            cut = offsets[first : first + len(read.texts) + 1]
-            first += len(read.texts)
             try:
-                blocks.append(self._block(request, read, tokens[int(cut[0]) : int(cut[-1])], np.diff(cut)))
+                if read.ids is not None:
+                    blocks.append(self._block(request, read, *read.ids, num_special=0))
+                    continue
+                cut = offsets[first : first + len(read.texts) + 1]
+                first += len(read.texts)
+                part, special = tokens[int(cut[0]) : int(cut[-1])], self._encoder.num_special
+                blocks.append(self._block(request, read, part, np.diff(cut), num_special=special))
             except DataError as error:
                 blocks.append(error)
         return blocks
@@ -155,8 +159,14 @@ class Prepare:
             positions, addresses, events = _pass_over(rules.held_out, positions, addresses)
         if not len(positions):
             return _Read(positions, [], addresses, events, end)
-        found = reader.texts(addresses.chunk, addresses.record, target_bytes)
-        num_read = len(found.texts)
+        found: Texts | Tokens
+        if is_tokenized(reader):
+            found = cast(TokenReader, reader).tokens(addresses.chunk, addresses.record, target_bytes)
+            check_ids(found, self._encoder.vocab_size)
+            num_read = len(found.lengths)
+        else:
+            found = reader.texts(addresses.chunk, addresses.record, target_bytes)
+            num_read = len(found.texts)
         if found.faults and rules.on_error == "raise":
             num_read = found.faults[0][0]
             if num_read == 0:
@@ -165,7 +175,13 @@ class Prepare:
             end = int(positions[num_read])
             events = [event for event in events if event.before <= num_read]
         events = sorted(events + _events(found, num_read))
-        return _Read(positions[:num_read], found.texts[:num_read], addresses, events, end)
+        read = _Read(positions[:num_read], [], addresses, events, end)
+        if isinstance(found, Texts):
+            read.texts = found.texts[:num_read]
+        else:
+            lengths = found.lengths[:num_read]
+            read.ids = found.tokens[: int(lengths.sum())].astype(np.uint32), lengths
+        return read
 
     def _fault_error(self, dataset: int, addresses: Addresses, index: int, fault: Fault) -> DataError:
         """Returns the error of a faulty document: dataset, file, record, got, rule, cure."""
@@ -178,15 +194,17 @@ class Prepare:
             cure=CURES.get(fault.kind, CURES[""]),
         )
 
-    def _block(self, request: Request, read: _Read, tokens: NDArray[np.uint32], lengths: Int64) -> Block:
+    def _block(
+        self, request: Request, read: _Read, tokens: NDArray[np.uint32], lengths: Int64, *, num_special: int
+    ) -> Block:
         block = Block(tokens, lengths, read.positions, read.end, read.events)
         if len(lengths) == 0:
             return block
-        rule, special = self._length, self._encoder.num_special
+        rule = self._length
         if rule.overlong == REFUSE and int(lengths.max()) > rule.max_tokens:
             self._apply_length_rule(request, read, block)
-        if len(block.lengths) and int(block.lengths.min()) <= special:
-            _drop_empty(block, special)
+        if len(block.lengths) and int(block.lengths.min()) <= num_special:
+            _drop_empty(block, num_special)
         if rule.overlong in (TRUNCATE, DROP) and int(block.lengths.max(initial=0)) > rule.max_tokens:
             self._apply_length_rule(request, read, block)
         return block
@@ -237,6 +255,27 @@ class _Read:
     events: list[Event]
     end: int
     """The position after the last one that was read or passed over."""
+    ids: tuple[NDArray[np.uint32], Int64] | None = None
+    """Of a tokenized dataset, in place of texts: the token ids and the tokens of each document."""
+
+
+def check_ids(found: Tokens, vocab_size: int) -> None:
+    """Makes documents with ids that the tokenizer does not know faulty, and takes out their tokens."""
+    wrong = np.flatnonzero((found.tokens < 0) | (found.tokens >= vocab_size))
+    if not len(wrong):
+        return
+    ends = np.cumsum(found.lengths)
+    documents, firsts = np.unique(np.searchsorted(ends, wrong, side="right"), return_index=True)
+    ids = found.tokens[wrong[firsts]].tolist()
+    rule = f"token ids are in [0, {vocab_size}), as the tokenizer has so many"
+    faults = {
+        d: Fault("not_tokens", f"the id {i}", rule) for d, i in zip(documents.tolist(), ids, strict=True)
+    }
+    bad = np.zeros(len(found.lengths), np.bool_)
+    bad[documents] = True
+    found.tokens = found.tokens[~np.repeat(bad, found.lengths)]
+    found.lengths = np.where(bad, 0, found.lengths)
+    found.faults = sorted((dict(found.faults) | faults).items())
 
 
 def _pass_over(
@@ -252,7 +291,8 @@ def _pass_over(
     return positions[kept], Addresses(addresses.chunk[kept], addresses.record[kept]), events
 
 
-def _events(found: Texts, num_read: int) -> list[Event]:
+def _events(found: Texts | Tokens, num_read: int) -> list[Event]:
     events = [Event(index, "bad", 1) for index, _ in found.faults if index < num_read]
-    events += [Event(index, "replaced", 1) for index in found.num_replaced if index < num_read]
+    if isinstance(found, Texts):
+        events += [Event(index, "replaced", 1) for index in found.num_replaced if index < num_read]
     return sorted(events)

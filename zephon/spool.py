@@ -3,7 +3,8 @@
 Upstream: a `Reader`. Downstream: the loader. A spool file is a header, int64 offsets into it, the texts as
 UTF-8 and a small table of faults. Chunks of short documents are mapped into memory, where a read costs no
 system call; the others are read by position, so that resident memory does not grow with what was read. The
-price is disk: the uncompressed size of the text, bounded for the whole folder.
+price is disk: the uncompressed size of the text, bounded for the whole folder. Files that can only be read
+from their start are expanded whole, in one pass.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zephon.cachefiles import TEMPORARY_SUFFIX, replace_file
 from zephon.errors import DataError, Fault
-from zephon.readers.base import Chunks, Column, Origin, Reader, Texts, changed, labels, max_open
+from zephon.files import changed
+from zephon.readers.base import TOKEN, Chunks, Column, Origin, Reader, Texts, Tokens, is_tokenized
+from zephon.readers.table import ChunkTable, file_key, with_stamps
+from zephon.views import MAPPED_BYTES, Descriptor, View, Views
 
-MAX_OPEN_CHUNKS = 512
-MAPPED_BYTES = 128 << 20
-MAPPED_MEAN_BYTES = 2048
-"""Chunks are mapped where their documents are no longer than this on average and the budget has room."""
 MAPPED_HEAD_BYTES = 64 << 10
 """Offsets that take more than this are mapped too, so that many long chunks do not fill the heap."""
 _MAGIC = b"zphspool"
@@ -40,30 +41,6 @@ _ABANDONED_S = 3600
 _SUFFIX = ".spool"
 
 
-class _Descriptor:
-    """An open file that is closed when the last view of it goes."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __del__(self) -> None:
-        os.close(self.number)
-
-
-class _View(NamedTuple):
-    """An open spool file."""
-
-    hot: tuple[mmap.mmap | None, int, memoryview, bool]
-    """What every read needs: the map if there is one, the descriptor, the byte of the file at which each text
-    starts and the last ends, and whether any document is faulty or had surrogates replaced."""
-    file: _Descriptor
-    faults: dict[int, Fault]
-    replaced: frozenset[int]
-    size_bytes: int
-
-
 class Spool:
     """The documents of a `Reader` at random addresses."""
 
@@ -71,48 +48,27 @@ class Spool:
         self, reader: Reader, origin: Origin, *, limit_bytes: int, mapped_bytes: int = MAPPED_BYTES
     ) -> None:
         self.name = origin.dataset.name
-        self._reader = reader
+        self.is_tokenized = is_tokenized(reader)
+        self.reader = reader
+        self._table: ChunkTable | None = getattr(reader, "table", None)
+        self._by_file = hasattr(reader, "read_file") and self._table is not None
         self._folder = origin.cache / "spool"
-        self._limit_bytes = limit_bytes
-        self._mapped_bytes = mapped_bytes
+        self._limit_bytes, self._mapped_bytes = limit_bytes, mapped_bytes
         self._chunks = reader.chunks()
-        self._places(origin)
+        self._content = [_VERSION, origin.dataset.text, origin.dataset.tokens, origin.dataset.on_error]
         self._reset()
-
-    def _places(self, origin: Origin) -> None:
-        """Finds every chunk's file, number and first record in that file, and a key for every file."""
-        identity = self._reader.identity()
-        bounds = np.append(0, np.cumsum(self._chunks.num_documents))
-        entries: list[Any] = identity.get("files", [])
-        ends = np.cumsum([entry[2] for entry in entries], dtype=np.int64)
-        known = [(file.path, file.mtime_ns, file.ctime_ns) for file in origin.files]
-        names = labels(origin.files)
-        if not entries or len(entries) != len(known) or not np.isin(ends, bounds).all():
-            # A reader of something else than files: all its chunks are known by its identity.
-            entries, ends, known, names = [identity], bounds[-1:], [("", 0, 0)], [self.name]
-        self._names = names
-        self._keys = [
-            _key([_VERSION, identity["kind"], origin.dataset.text, entry, *stamp])
-            for entry, stamp in zip(entries, known, strict=True)
-        ]
-        starts = np.append(0, ends[:-1])
-        self._chunk_file = np.searchsorted(ends, bounds[:-1], side="right")  # (C,) int64
-        self._chunk_first = bounds[:-1] - starts[self._chunk_file]  # (C,) int64
-        first_chunk = np.searchsorted(bounds, starts)
-        self._chunk_number = np.arange(len(bounds) - 1) - first_chunk[self._chunk_file]  # (C,) int64
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._gates: dict[int, threading.Lock] = {}
-        self._views: dict[int, _View] = {}  # the first opened come first, and go first
-        self._views_bytes = 0  # of those that are mapped
+        self._folders: dict[int, Path] = {}
         self._checked: set[int] = set()
-        self._max_views = max_open(MAX_OPEN_CHUNKS)
         self._unseen_bytes = self._limit_bytes
+        self._views = Views(self._open_or_expand, self._damaged, mapped_bytes=self._mapped_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_lock", "_gates", "_views", "_checked"):
+        for name in ("_lock", "_gates", "_folders", "_checked", "_views"):
             del state[name]
         return state
 
@@ -125,140 +81,113 @@ class Spool:
         return self._chunks
 
     def texts(self, chunk: NDArray[np.int64], record: NDArray[np.int64], max_bytes: int) -> Texts:
-        """Returns the documents at (chunk[i], record[i]), in the order asked; `max_bytes` counts UTF-8.
+        """Returns the documents at (chunk[i], record[i]); the first of a chunk pays for reading all of it."""
+        return self._views.texts(chunk, record, max_bytes)
 
-        A document of an open chunk costs about 0.4 microseconds, 1 where the chunk is not mapped; the
-        first of a chunk pays for reading the whole chunk.
-        """
-        chunks, records = chunk.tolist(), record.tolist()
-        views, any_marked = self._views, False
-        texts: list[str] = []
-        append, pread = texts.append, os.pread
-        total, c = 0, -1
-        try:
-            for c, r in zip(chunks, records, strict=True):
-                view = views.get(c) or self._view(c)
-                data, number, bounds, marked = view.hot
-                start = bounds[r]
-                end = bounds[r + 1]
-                if data is not None:
-                    append(data[start:end].decode())
-                else:
-                    append(pread(number, end - start, start).decode())
-                total += end - start
-                if marked:
-                    any_marked = True
-                if total >= max_bytes:
-                    break
-        except UnicodeDecodeError as error:
-            raise self._damaged(c) from error
-        return self._marked(texts, chunks, records) if any_marked else Texts(texts)
-
-    def _marked(self, texts: list[str], chunks: list[int], records: list[int]) -> Texts:
-        """Returns the texts with the faults and replacements of their chunks."""
-        out = Texts(texts)
-        for i, (c, r) in enumerate(zip(chunks[: len(texts)], records, strict=False)):
-            view = self._view(c)
-            if r in view.faults:
-                out.faults.append((i, view.faults[r]))
-            if r in view.replaced:
-                out.num_replaced.append(i)
-        return out
+    def tokens(self, chunk: NDArray[np.int64], record: NDArray[np.int64], max_bytes: int) -> Tokens:
+        """Returns the token ids at (chunk[i], record[i]), as `texts` does."""
+        return self._views.tokens(chunk, record, max_bytes, TOKEN)
 
     def where(self, chunk: int, record: int) -> tuple[str, int]:
         """Returns the file's name and the record's number in it."""
-        return self._names[int(self._chunk_file[chunk])], int(self._chunk_first[chunk]) + record
+        if self._table is not None:
+            return self._table.where(chunk, record)
+        return self.name, int(self._chunks.num_documents[:chunk].sum()) + record
 
     def identity(self) -> dict[str, Any]:
         """Returns the identity of the reader."""
-        return self._reader.identity()
+        return self.reader.identity()
 
     def close(self) -> None:
         """Drops descriptors and maps; a later read opens them again."""
-        with self._lock:
-            self._views.clear()
-            self._views_bytes = 0
+        self._views.clear()
 
     def path(self, chunk: int) -> Path:
         """Returns where the chunk is expanded to."""
-        number = int(self._chunk_number[chunk])
-        return self._folder / self._keys[int(self._chunk_file[chunk])] / f"{number}{_SUFFIX}"
+        if self._table is None:
+            return self._folder_of(0) / f"{chunk}{_SUFFIX}"
+        file = self._table.file_of(chunk)
+        return self._folder_of(file) / f"{chunk - int(self._table.first_chunks[file])}{_SUFFIX}"
 
-    def _view(self, chunk: int) -> _View:
-        """Returns the open chunk, expanding it first if needed; other threads that want it wait."""
-        view = self._views.get(chunk)
-        if view is not None:
-            return view
-        with self._lock:
-            gate = self._gates.setdefault(chunk, threading.Lock())
-        with gate:
-            view = self._views.get(chunk)
-            if view is None:
-                view = self._open_or_expand(chunk)
-                self._keep(chunk, view)
-        return view
+    def _folder_of(self, file: int) -> Path:
+        """Returns the folder of a file's chunks; it has another name when the file has changed."""
+        folder = self._folders.get(file)
+        if folder is None:
+            if self._table is None:  # a reader of something else than files
+                known: list[Any] = [self.reader.identity()]
+            else:
+                stamped = with_stamps(self.name, self._table.files[file])
+                known = [self._table.kind, self._table.samples[file], *file_key(stamped)]
+            folder = self._folders[file] = self._folder / _key([*self._content, *known])
+        return folder
 
-    def _open_or_expand(self, chunk: int) -> _View:
+    def _open_or_expand(self, chunk: int) -> View:
         path = self.path(chunk)
-        num_documents = int(self._chunks.num_documents[chunk])
-        view = _open(path, num_documents, check=chunk not in self._checked)
-        if view is None:
-            view = self._expand(chunk, path, num_documents)
-            self._trim(path, view.size_bytes)
+        view = self._open(chunk, path)
+        if view is None and self._by_file:
+            view = self._expand_file(chunk)
+        elif view is None:
+            view = self._write(chunk, path, self.reader.read(chunk))
         self._checked.add(chunk)
         return view
 
-    def _expand(self, chunk: int, path: Path, num_documents: int) -> _View:
-        """Writes the spool file of a chunk, opened before others can remove it."""
-        column = self._reader.read(chunk)
-        got = len(column.offsets) - 1
-        if got != num_documents:
-            name, _ = self.where(chunk, 0)
-            raise changed(self.name, name, f"{got:,} records in a chunk of {num_documents:,}")
-        head, table = _frame(column)
+    def _open(self, chunk: int, path: Path) -> View | None:
+        num_documents = int(self._chunks.num_documents[chunk])
+        return _open(path, num_documents, check=chunk not in self._checked)
 
-        views: list[_View | None] = []
+    def _expand_file(self, chunk: int) -> View:
+        """Writes the spool files of all chunks of a file; returns the view of `chunk`."""
+        assert self._table is not None
+        file = self._table.file_of(chunk)
+        with self._lock:
+            gate = self._gates.setdefault(file, threading.Lock())
+        with gate:
+            view = self._open(chunk, self.path(chunk))
+            first, last = self._table.first_chunks[file : file + 2].tolist()
+            columns: Iterator[Column] = iter(()) if view else cast(Any, self.reader).read_file(file)
+            for number in range(first, last) if view is None else ():
+                column = next(columns, None)
+                if column is None:
+                    raise self._changed(chunk, f"{number - first:,} chunks in place of {last - first:,}")
+                made = self._write(number, self.path(number), column)
+                view = made if number == chunk else view
+            if next(columns, None) is not None:
+                raise self._changed(chunk, f"more than {last - first:,} chunks")
+        assert view is not None
+        return view
+
+    def _changed(self, chunk: int, got: str) -> DataError:
+        return changed(self.name, self.where(chunk, 0)[0], got)
+
+    def _write(self, chunk: int, path: Path, column: Column) -> View:
+        """Writes the spool file of a chunk, and returns its view, opened before others can remove it."""
+        num_documents, got = int(self._chunks.num_documents[chunk]), len(column.offsets) - 1
+        if got != num_documents:
+            raise self._changed(chunk, f"{got:,} records in a chunk of {num_documents:,}")
+        head, table = _frame(column)
+        views: list[View | None] = []
 
         def write(target: BinaryIO) -> None:
             target.write(head)
             target.write(column.data)
             target.write(table)
             target.flush()
-            views.append(_view_of(_Descriptor(os.dup(target.fileno())), num_documents, check=False))
+            views.append(_view_of(Descriptor(os.dup(target.fileno())), num_documents, check=False))
 
         replace_file(path, write)
         [view] = views
         assert view is not None
+        self._trim(path, view.size_bytes)
         return view
 
-    def _keep(self, chunk: int, view: _View) -> None:
-        """Keeps the view, mapped if it is worth it, and drops those opened first over the limit."""
-        mean_bytes = view.size_bytes // max(1, int(self._chunks.num_documents[chunk]))
-        with self._lock:
-            self._gates.pop(chunk, None)
-            while len(self._views) >= self._max_views:
-                self._drop(next(iter(self._views)))
-            if mean_bytes <= MAPPED_MEAN_BYTES and self._views_bytes + view.size_bytes <= self._mapped_bytes:
-                data = mmap.mmap(view.file.number, 0, access=mmap.ACCESS_READ)
-                view = view._replace(hot=(data, *view.hot[1:]))
-                self._views_bytes += view.size_bytes
-            self._views[chunk] = view
-
-    def _drop(self, chunk: int) -> None:
-        """Lets go of a view, if there is one; a thread that reads it keeps it until it is done."""
-        view = self._views.pop(chunk, None)
-        if view is not None and view.hot[0] is not None:
-            self._views_bytes -= view.size_bytes
-
     def _damaged(self, chunk: int) -> DataError:
-        """Removes a spool file of which the texts are not UTF-8, and returns the error that says so."""
+        """Removes a spool file that does not hold what was written, and returns the error that says so."""
         path = self.path(chunk)
         path.unlink(missing_ok=True)
-        with self._lock:
-            self._drop(chunk)
+        self._views.drop(chunk)
         return DataError.explained(
             f"dataset {self.name!r}: spool file {path} is damaged",
-            got="bytes that are not UTF-8",
+            got="bytes that are not UTF-8, or too few",
             rule="a spool file holds what its reader gave, as UTF-8",
             cure="start again: the file is removed and made anew; if this recurs, mend the reader",
         )
@@ -270,8 +199,8 @@ class Spool:
             if self._unseen_bytes < self._limit_bytes // 64:
                 return
             self._unseen_bytes = 0
-            mapped = {self.path(chunk) for chunk in self._views} | {path}
-        total = trim(self._folder, self._limit_bytes, mapped)
+        kept = {self.path(chunk) for chunk in self._views.open_chunks()} | {path}
+        total = trim(self._folder, self._limit_bytes, kept)
         if total > self._limit_bytes:
             with self._lock:
                 self._unseen_bytes = self._limit_bytes
@@ -324,10 +253,10 @@ def _digest(sizes: tuple[int, int, int], offsets: bytes | memoryview, table: byt
     return digest.digest()
 
 
-def _open(path: Path, num_documents: int, *, check: bool) -> _View | None:
+def _open(path: Path, num_documents: int, *, check: bool) -> View | None:
     """Returns the view of a spool file, or None if there is none in good order; marks the file as used."""
     try:
-        file = _Descriptor(os.open(path, os.O_RDONLY))
+        file = Descriptor(os.open(path, os.O_RDONLY))
         with contextlib.suppress(OSError):  # another user's file
             os.utime(file.number)
         return _view_of(file, num_documents, check=check)
@@ -335,7 +264,7 @@ def _open(path: Path, num_documents: int, *, check: bool) -> _View | None:
         return None
 
 
-def _view_of(file: _Descriptor, num_documents: int, *, check: bool) -> _View | None:
+def _view_of(file: Descriptor, num_documents: int, *, check: bool) -> View | None:
     """Returns the view of an open spool file, or None if it does not hold `num_documents` in good order.
 
     `check` asks for the hash of the offsets too.
@@ -358,7 +287,7 @@ def _view_of(file: _Descriptor, num_documents: int, *, check: bool) -> _View | N
     if check and _digest((num, num_text, num_table), offsets, table) != digest:
         return None
     loaded = json.loads(table)
-    return _View(
+    return View(
         hot=(None, descriptor, offsets.cast("q"), bool(loaded["faults"] or loaded["replaced"])),
         file=file,
         faults={i: Fault(*fault) for i, fault in loaded["faults"]},

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zephon import files
 from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.paths import list_files
@@ -93,9 +94,9 @@ def test_the_index_is_what_splitting_by_lines_finds(
             expected.append(start)
         start += len(part) + 1
     done: list[int] = []
-    with path.open("rb") as file, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "BUFFER_BYTES", buffer_bytes)
-        found = [start for part in record_starts(file.fileno(), done.append) for start in part.tolist()]
+    with path.open("rb") as file:
+        buffers = iter(lambda: file.read(buffer_bytes), b"")
+        found = [start for part in record_starts(buffers, done.append) for start in part.tolist()]
     assert found == expected
     assert sum(done) == len(content)
 
@@ -247,9 +248,9 @@ def test_an_index_is_made_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> N
     write(data, "b.jsonl", line("c"))
     scanned: list[int] = []
 
-    def counted(descriptor: int, advance: Any) -> Any:
-        scanned.append(descriptor)
-        return record_starts(descriptor, advance)
+    def counted(buffers: Any, advance: Any) -> Any:
+        scanned.append(1)
+        return record_starts(buffers, advance)
 
     monkeypatch.setattr(lines, "record_starts", counted)
     opened(data)
@@ -322,7 +323,7 @@ def test_a_short_read_names_the_record(data: Path, monkeypatch: pytest.MonkeyPat
     size = len(line("a"))
     os.truncate(path, 3 * size + 4)
     monkeypatch.setattr(jsonl, "check_unchanged", lambda *_: None)
-    monkeypatch.setattr(lines, "check_unchanged", lambda *_: None)
+    monkeypatch.setattr(files, "check_unchanged", lambda *_: None)
     with pytest.raises(
         DataError, match=rf"a.jsonl, record 3, changed during the run\n  got:  4 of {size} bytes"
     ):

@@ -89,7 +89,7 @@ def test_the_kind_is_found_from_the_names(tmp_path: Path, suffix: str) -> None:
     assert opened_path(tmp_path).identity()["kind"] == "jsonl"
 
 
-@pytest.mark.parametrize("name", ["README.md", "b.jsonl.gz", "b.parquet", "b"])
+@pytest.mark.parametrize("name", ["README.md", "b.csv.gz", "b.parquet", "b.parquet.gz", "b"])
 def test_mixed_and_unknown_names_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.jsonl").write_text('{"text": "a"}')
@@ -97,7 +97,7 @@ def test_mixed_and_unknown_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match=r"do not say one kind\n  got:  .*1 x .jsonl") as caught:
         opened_path(tmp_path)
     assert ".pq (parquet)" in str(caught.value)
-    assert f"1 x {Path(name).suffix or 'no suffix'}" in str(caught.value)
+    assert f"1 x {''.join(Path(name).suffixes) or 'no suffix'}" in str(caught.value)
 
 
 def test_a_kind_that_is_given_wins_over_the_names(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from zephon.check.report import ERROR, OK, WARNING, Finding
 from zephon.dataset import Dataset
 from zephon.errors import DataError, Fault
 from zephon.opened import SPOOL_BYTES
-from zephon.readers import RandomReader, Report
+from zephon.prepare import check_ids
+from zephon.readers import RandomReader, Report, Texts, TokenReader, Tokens, is_tokenized
 from zephon.recipe import Recipe
 from zephon.tokenizer import Encoder
 

@@ -1,7 +1,7 @@
 """Readers: from the description of a dataset to documents at random addresses.
 
 Upstream: `Dataset`, `paths.py`. Downstream: the loader, which sees only `RandomReader`.
-Built-in kinds: `jsonl` (by byte offsets), `parquet` (through the spool), `memory`.
+Built-in kinds: see `SUFFIXES`; and `memory`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ from zephon.readers.base import (
     Reader,
     Report,
     Texts,
+    TokenReader,
+    Tokens,
+    is_tokenized,
 )
+from zephon.readers.table import ChunkTable
 
 __all__ = [
+    "ChunkTable",
     "Chunks",
     "Column",
     "Factory",
@@ -35,6 +40,9 @@ __all__ = [
     "Reader",
     "Report",
     "Texts",
+    "TokenReader",
+    "Tokens",
+    "is_tokenized",
     "open_reader",
 ]
 
@@ -44,24 +52,48 @@ Factory = Callable[[Origin], Reader | RandomReader]
 SUFFIXES: Mapping[str, str] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json.gz": "jsonl",
+    ".json.zst": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+"""By the end of a file's name, without what says how it is compressed where the kind can be."""
+COMPRESSED = (".gz", ".zst", ".zstd", ".bz2")
+COMPRESSIBLE = ("jsonl",)
 
 
 def open_reader(
-    dataset: Dataset, *, base: Path, cache: Path, spool_bytes: int, report: Report | None = None
+    dataset: Dataset,
+    *,
+    base: Path,
+    cache: Path,
+    spool_bytes: int,
+    report: Report | None = None,
+    table: ChunkTable | None = None,
 ) -> RandomReader:
     """Returns the opened dataset; indexes are made and footers read here, documents are not.
+
+    With a `table`, from a catalogue, no file is looked at.
 
     A reader that can only read whole chunks is put behind a spool of at most `spool_bytes` (a bound on the
     whole spool folder under `cache`). `report` gets bytes for an index and files for footers.
     Raises `DataError` for files that cannot be used and for a dataset without records.
     """
-    files = tuple(list_files(dataset.paths, base)) if dataset.documents is None else ()
-    kind = dataset.kind or _kind(dataset, files)
-    origin = Origin(dataset=dataset, files=files, cache=cache, report=report)
+    files: Sequence[DataFile] = ()
+    if table is not None:
+        kind = table.kind
+    else:
+        files = tuple(list_files(dataset.paths, base)) if dataset.documents is None else ()
+        kind = dataset.kind or _kind(dataset, files)
+    origin = Origin(dataset=dataset, files=tuple(files), cache=cache, report=report, table=table)
     opened = _factory(dataset, kind)(origin)
+    if dataset.tokens and not is_tokenized(opened):
+        raise DataError.explained(
+            f"dataset {dataset.name!r}: its reader knows no tokens",
+            got=f"tokens = {dataset.tokens!r} for the kind {kind!r}",
+            rule="`tokens` names a column of token ids in JSONL, Parquet or Arrow files",
+            cure="leave it out, or store the token ids in one of these formats",
+        )
     if hasattr(opened, "texts"):
         reader = cast(RandomReader, opened)
     else:
@@ -71,7 +103,7 @@ def open_reader(
     if not len(reader.chunks().num_documents):
         raise DataError.explained(
             f"dataset {dataset.name!r} has no records",
-            got=f"{len(files)} files, {sum(file.size_bytes for file in files):,} bytes, 0 records",
+            got=f"{len(files):,} files, {sum(file.size_bytes for file in files):,} bytes, 0 records",
             rule="a dataset holds at least one record",
             cure="correct its path or remove it from the recipe",
         )
@@ -95,19 +127,31 @@ def _factory(dataset: Dataset, kind: str) -> Factory:
 def _kind(dataset: Dataset, files: Sequence[DataFile]) -> str:
     """Returns the one kind that the names of all `files` stand for."""
     suffixes = Counter(_suffix(file) for file in files)
-    kinds = {SUFFIXES.get(suffix, "") for suffix in suffixes}
+    kinds = {_kind_of(suffix) for suffix in suffixes}
     if len(kinds) == 1 and "" not in kinds:
         return kinds.pop()
     found = ", ".join(f"{count} x {suffix or 'no suffix'}" for suffix, count in sorted(suffixes.items()))
-    example = next((file.name for file in files if _suffix(file) not in SUFFIXES), "")
+    example = next((file.name for file in files if not _kind_of(_suffix(file))), "")
     known = ", ".join(f"{suffix} ({kind})" for suffix, kind in SUFFIXES.items())
     raise DataError.explained(
         f"dataset {dataset.name!r}: the names of its files do not say one kind",
         got=found + (f", such as {example}" if example else ""),
-        rule=f"all files of a dataset are of one kind; known: {known}",
+        rule=f"all files of a dataset are of one kind; known: {known}; of {', '.join(COMPRESSIBLE)} also "
+        f"with {', '.join(COMPRESSED)} behind it",
         cure="name the files with a pattern such as data/**/*.jsonl, or give `kind`",
     )
 
 
 def _suffix(file: DataFile) -> str:
-    return os.path.splitext(file.name)[1].lower()
+    """Returns the end of a file's name: the last suffix, or two where the last is a compression."""
+    stem, last = os.path.splitext(file.name.lower())
+    return os.path.splitext(stem)[1] + last if last in COMPRESSED else last
+
+
+def _kind_of(suffix: str) -> str:
+    """Returns the kind that a suffix stands for; empty where it stands for none."""
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    plain, last = os.path.splitext(suffix)
+    kind = SUFFIXES.get(plain, "") if last in COMPRESSED else ""
+    return kind if kind in COMPRESSIBLE else ""

@@ -9,16 +9,19 @@ import re
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zephon.dataset import Dataset
-from zephon.errors import DataError, Fault, shorten
+from zephon.errors import Fault, shorten
 from zephon.paths import DataFile
+
+if TYPE_CHECKING:
+    from zephon.readers.table import ChunkTable
 
 Report = Callable[[str, int, int], None]
 """Called with (what, done, total) while a dataset is opened, from one thread at a time."""
@@ -31,9 +34,9 @@ _DESCRIPTOR_SHARE = 8
 class Chunks:
     """The chunks of an opened dataset, in file order."""
 
-    num_documents: NDArray[np.int64]
+    num_documents: NDArray[np.integer[Any]]
     """(C,) documents of each chunk, all >= 1: chunks without documents are left out."""
-    num_bytes: NDArray[np.int64]
+    num_bytes: NDArray[np.integer[Any]]
     """(C,) weight of each chunk, the same on every machine."""
 
 
@@ -49,12 +52,28 @@ class Texts:
     """Indexes of the documents in which lone surrogates were replaced by U+FFFD; usually empty."""
 
 
+@dataclass(slots=True)
+class Tokens:
+    """Documents of token ids read at random addresses."""
+
+    tokens: NDArray[np.integer[Any]]
+    """(T,) of any integer type, one document after the other."""
+    lengths: NDArray[np.int64]
+    """One per address that was read, a prefix of the addresses asked for; 0 where faulty."""
+    faults: list[tuple[int, Fault]] = field(default_factory=list)
+    """(index into `lengths`, what is wrong), ascending; usually empty."""
+
+
+TOKEN = np.dtype("<u4")
+"""How a column of token ids holds them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """The documents of one chunk as one run of UTF-8."""
+    """The documents of one chunk as one run of UTF-8 or, of a tokenized dataset, of `TOKEN`s."""
 
     data: bytes | memoryview
-    """The texts, one after the other; a faulty one has no bytes."""
+    """The documents, one after the other; a faulty one has no bytes."""
     offsets: NDArray[np.int64]
     """(n + 1,) document i is `data[offsets[i]:offsets[i + 1]]`; starts with 0."""
     faults: tuple[tuple[int, Fault], ...] = ()
@@ -78,6 +97,45 @@ class Column:
             except UnicodeEncodeError:
                 replaced.append(i)
                 parts.append(replace_surrogates(value).encode())
+        return cls._joined(parts, faults, replaced)
+
+    @classmethod
+    def from_texts(cls, found: Texts) -> Column:
+        """Returns the column of texts without lone surrogates, as readers give them."""
+        return cls._joined([text.encode() for text in found.texts], found.faults, found.num_replaced)
+
+    @classmethod
+    def from_token_lists(cls, values: Iterable[object]) -> Column:
+        """Returns the column of lists of token ids; what is none becomes a fault."""
+        parts: list[bytes] = []
+        faults: list[tuple[int, Fault]] = []
+        for i, value in enumerate(values):
+            tokens = as_tokens(value)
+            if tokens is None:
+                faults.append((i, not_token_ids(value)))
+            parts.append(b"" if tokens is None else tokens.tobytes())
+        return cls._joined(parts, faults, [])
+
+    def with_faults(self, faults: Sequence[tuple[int, Fault]]) -> Column:
+        """Returns the column with these faults of documents without bytes over those it has."""
+        merged = dict(self.faults) | dict(faults)
+        return replace(self, faults=tuple(sorted(merged.items())))
+
+    def with_last(self, fault: Fault) -> Column:
+        """Returns the column with one more document, which is faulty."""
+        last = len(self.offsets) - 1
+        offsets = np.append(self.offsets, self.offsets[-1])
+        return replace(self, offsets=offsets, faults=(*self.faults, (last, fault)))
+
+    @classmethod
+    def all_faulty(cls, num_documents: int, fault: Fault) -> Column:
+        """Returns the column of a chunk that cannot be read."""
+        return cls._joined([b""] * num_documents, [(i, fault) for i in range(num_documents)], [])
+
+    @classmethod
+    def _joined(
+        cls, parts: list[bytes], faults: Sequence[tuple[int, Fault]], replaced: Sequence[int]
+    ) -> Column:
         offsets = np.zeros(len(parts) + 1, np.int64)
         np.cumsum([len(part) for part in parts], out=offsets[1:])
         return cls(data=b"".join(parts), offsets=offsets, faults=tuple(faults), replaced=tuple(replaced))
@@ -86,7 +144,9 @@ class Column:
 class Reader(Protocol):
     """The plugin role `zephon.datasets`: knows its chunks and reads one at a time.
 
-    Thread-safe and picklable. All methods are pure functions of the data.
+    Thread-safe and picklable. All methods are pure functions of the data. With `is_tokenized = True` its
+    columns hold token ids. With `read_file(file) -> Iterator[Column]`, all chunks of one file in order, a
+    file is read once for all its chunks: for those that can only be read from the start.
     """
 
     def chunks(self) -> Chunks:
@@ -103,7 +163,10 @@ class Reader(Protocol):
 
 
 class RandomReader(Protocol):
-    """What the loader uses: documents at random addresses. Thread-safe and picklable."""
+    """What the loader uses: documents at random addresses. Thread-safe and picklable.
+
+    With `is_tokenized = True` it is a `TokenReader`, and `texts` is never called.
+    """
 
     name: str
 
@@ -131,6 +194,19 @@ class RandomReader(Protocol):
         ...
 
 
+class TokenReader(RandomReader, Protocol):
+    """A reader of documents that are tokenized already."""
+
+    def tokens(self, chunk: NDArray[np.int64], record: NDArray[np.int64], max_bytes: int) -> Tokens:
+        """Returns the token ids at (chunk[i], record[i]), in the order asked; stops as `texts` does."""
+        ...
+
+
+def is_tokenized(reader: object) -> bool:
+    """Returns whether the documents of a reader are token ids."""
+    return bool(getattr(reader, "is_tokenized", False))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """What a reader is built from."""
@@ -140,6 +216,8 @@ class Origin:
     """In the dataset's order; empty for a dataset in memory."""
     cache: Path
     report: Report | None = None
+    table: ChunkTable | None = None
+    """The chunks, where a catalogue has them: then no file is looked at."""
 
 
 def not_a_text(value: object) -> Fault:
@@ -147,6 +225,23 @@ def not_a_text(value: object) -> Fault:
     if value is None:
         return Fault("null", "null", "a text is a string")
     return Fault("not_text", shorten(value), "a text is a string")
+
+
+def as_tokens(value: object) -> NDArray[np.uint32] | None:
+    """Returns a list of token ids as an array of `TOKEN`; None for what is no such list."""
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        return None
+    try:
+        return np.array(value, TOKEN)
+    except OverflowError:
+        return None
+
+
+def not_token_ids(value: object) -> Fault:
+    """Returns the fault of a value that stands where a list of token ids should."""
+    if value is None:
+        return Fault("null", "null", "a tokenized document is a list of token ids")
+    return Fault("not_tokens", shorten(value), "a tokenized document is a list of whole numbers in [0, 2^32)")
 
 
 def replace_surrogates(text: str) -> str:
@@ -170,13 +265,3 @@ def max_open(wanted: int) -> int:
     """Returns `wanted`, or less where the process may open few descriptors: others need them too."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return wanted if soft == resource.RLIM_INFINITY else min(wanted, max(4, soft // _DESCRIPTOR_SHARE))
-
-
-def changed(dataset: str, place: str, got: str) -> DataError:
-    """Returns the error of a file that is not what it was when the dataset was opened."""
-    return DataError.explained(
-        f"dataset {dataset!r}: {place} changed during the run",
-        got=got,
-        rule="the files of a dataset stay as they are while it is open",
-        cure="restore the file, or start again: the lock check says what differs",
-    )

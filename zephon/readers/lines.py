@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon.cachefiles import replace_file
-from zephon.errors import DataError
+from zephon.files import changed, check_unchanged, open_unchanged
 from zephon.paths import DataFile
-from zephon.readers.base import changed
 
 BUFFER_BYTES = 16 << 20
 _VERSION = 1
@@ -45,7 +44,7 @@ def load_starts(
     try:
 
         def write(target: BinaryIO) -> None:
-            for part in record_starts(descriptor, advance):
+            for part in record_starts(_buffers(descriptor), advance):
                 target.write(part.astype(np.int64, copy=False).data)
             target.write(np.int64(file.size_bytes).tobytes())
             check_unchanged(dataset, file, descriptor)
@@ -77,16 +76,27 @@ def _map(path: Path, file: DataFile) -> NDArray[np.int64] | None:
     return starts if starts[-1] == file.size_bytes and starts[0] >= 0 else None
 
 
-def record_starts(descriptor: int, advance: Callable[[int], None]) -> Iterator[NDArray[np.int64]]:
-    """Yields the starts of the records of a file, in order, a buffer's worth at a time.
+def _buffers(descriptor: int) -> Iterator[bytes]:
+    """Yields the bytes of an open file, in order."""
+    offset = 0
+    while buffer := os.pread(descriptor, BUFFER_BYTES, offset):
+        offset += len(buffer)
+        yield buffer
+
+
+def record_starts(buffers: Iterable[bytes], advance: Callable[[int], None]) -> Iterator[NDArray[np.int64]]:
+    """Yields the starts of the records of a file, given its bytes in order, a buffer's worth at a time.
 
     A record is a line with more than white space; the last line may lack its line end, and a byte-order mark
     at the start of the file is skipped.
     """
-    offset = 3 if os.pread(descriptor, 3, 0) == _BYTE_ORDER_MARK else 0
-    advance(offset)
-    open_start, open_filled = offset, False
-    while buffer := os.pread(descriptor, BUFFER_BYTES, offset):
+    offset = open_start = 0
+    open_filled = False
+    for given in _long_first(buffers):
+        buffer = given
+        if offset == 0 and buffer.startswith(_BYTE_ORDER_MARK):
+            offset = open_start = len(_BYTE_ORDER_MARK)
+            buffer = buffer[offset:] or b"\n"  # a file of nothing but the mark has no record
         line_ends = np.flatnonzero(np.frombuffer(buffer, np.uint8) == 10)
         starts = np.concatenate(([0], line_ends + 1))
         filled = _filled(buffer, starts, np.append(line_ends, len(buffer)))
@@ -96,9 +106,19 @@ def record_starts(descriptor: int, advance: Callable[[int], None]) -> Iterator[N
         yield starts[:-1][filled[:-1]]
         open_start, open_filled = int(starts[-1]), bool(filled[-1])
         offset += len(buffer)
-        advance(len(buffer))
+        advance(len(given))
     if open_filled:
         yield np.array([open_start], np.int64)
+
+
+def _long_first(buffers: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the buffers, the first of them long enough to tell a byte-order mark."""
+    begin, rest = b"", iter(buffers)
+    while len(begin) <= len(_BYTE_ORDER_MARK) and (buffer := next(rest, b"")):
+        begin += buffer
+    if begin:
+        yield begin
+    yield from rest
 
 
 def _filled(buffer: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -108,31 +128,3 @@ def _filled(buffer: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -
     for i in np.flatnonzero(filled & _SPACE[first]).tolist():
         filled[i] = not buffer[starts[i] : ends[i]].isspace()
     return filled
-
-
-def open_unchanged(dataset: str, file: DataFile) -> int:
-    """Returns a descriptor of `file`; raises `DataError` if it is gone or not what was listed."""
-    try:
-        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise DataError.explained(
-            f"dataset {dataset!r}: {file.path} cannot be opened",
-            got=error.strerror or str(error),
-            rule="the files of a dataset stay where they are while it is open",
-            cure="restore the file or mount its file system again",
-        ) from error
-    try:
-        check_unchanged(dataset, file, descriptor)
-    except DataError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def check_unchanged(dataset: str, file: DataFile, descriptor: int) -> None:
-    """Raises `DataError` if the size or the modification time is not what was listed."""
-    status = os.fstat(descriptor)
-    if status.st_size != file.size_bytes:
-        raise changed(dataset, file.path, f"{status.st_size:,} bytes, {file.size_bytes:,} when it was opened")
-    if status.st_mtime_ns != file.mtime_ns:
-        raise changed(dataset, file.path, "another modification time than when it was opened")

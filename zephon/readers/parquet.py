@@ -1,75 +1,49 @@
 """Parquet datasets: chunks are row groups, known from the footers; a chunk is read whole.
 
-Upstream: `paths.py`. Downstream: the spool, which gives random access. Only the text column is ever read.
+Upstream: `files.py`. Downstream: the spool, which gives random access. Of a row group only the columns asked
+for are read, in one range each, so remote files are read as local ones are.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
+import io
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from zephon.errors import DataError, Fault, shorten
+from zephon.errors import DataError, Fault
+from zephon.files import check_file, read_range
 from zephon.paths import DataFile
-from zephon.readers.base import Chunks, Column, Origin, not_a_text
-from zephon.readers.lines import check_unchanged, open_unchanged
+from zephon.readers.arrays import check_column, column_from_arrow, tokens_from_arrow, values_at
+from zephon.readers.base import Chunks, Column, Origin
+from zephon.readers.table import Advance, Scan, open_table
 
-_NUM_THREADS = 8
 _NUM_FOOTERS = 8
 _TAIL_BYTES = 64 << 10
 _HEAD_BYTES = 4 << 10
 _END_BYTES = 8
 _MAGIC = b"PAR1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Footer:
-    """What a file's footer says of its text column."""
-
-    num_records: list[int]
-    """One per row group."""
-    num_bytes: list[int]
-    """Uncompressed size of the text column, one per row group."""
-    sample: str
+_DAMAGED = -1
+"""The place of the one record that stands for a file without a readable footer."""
+RULE = "a Parquet file is complete: its footer lies at its end"
 
 
 class ParquetReader:
-    """Documents of one text column of Parquet files."""
+    """Documents of one column of Parquet files: texts, or lists of token ids."""
 
     def __init__(self, origin: Origin) -> None:
-        self.name = origin.dataset.name
-        self._files = origin.files
-        self._field = origin.dataset.text
+        self.name, self._on_error = origin.dataset.name, origin.dataset.on_error
+        self._field = origin.dataset.tokens or origin.dataset.text
+        self.is_tokenized = bool(origin.dataset.tokens)
         self._reset()
-        footers = self._read_footers(origin)
-        rows = [
-            (file, group, num, size)
-            for file, footer in enumerate(footers)
-            for group, (num, size) in enumerate(zip(footer.num_records, footer.num_bytes, strict=True))
-            if num
-        ]
-        table = np.array(rows, np.int64).reshape(len(rows), 4)
-        self._chunk_file, self._chunk_group = table[:, 0], table[:, 1]  # (C,) int64 each
-        self._chunks = Chunks(table[:, 2].copy(), table[:, 3].copy())
-        self._identity = {
-            "kind": "parquet",
-            "num_documents": int(table[:, 2].sum()),
-            "files": [
-                [file.name, file.size_bytes, sum(footer.num_records), footer.sample]
-                for file, footer in zip(self._files, footers, strict=True)
-            ],
-        }
+        key = [self._field, self.is_tokenized, self._on_error]
+        self.table = open_table(origin, "parquet", self._scan, key=key, by_bytes=False)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
@@ -84,190 +58,211 @@ class ParquetReader:
         self._reset()
         self.__dict__.update(state)
 
-    def _read_footers(self, origin: Origin) -> list[_Footer]:
-        """Returns the footers of all files, read by a few threads."""
-        footers: list[_Footer] = []
-        with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            for footer in pool.map(self._footer, self._files):
-                footers.append(footer)
-                if origin.report is not None:
-                    origin.report(f"footers {self.name}", len(footers), len(self._files))
-        return footers
-
-    def _footer(self, file: DataFile) -> _Footer:
-        footer, head = self._ends(file)
+    def _scan(self, file: DataFile, _advance: Advance) -> Scan:
         try:
-            metadata = pq.read_metadata(pa.BufferReader(footer))
-            leaf = self._leaf(file, metadata)
-            groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-            sizes = [int(group.column(leaf).total_uncompressed_size) for group in groups]
-        except (pa.ArrowException, OSError) as error:
-            raise self._unreadable(file, error) from error
-        return _Footer(
-            num_records=[int(group.num_rows) for group in groups],
-            num_bytes=sizes,
-            sample=hashlib.sha256(footer + head).hexdigest()[:16],
-        )
+            footer, head = self._ends(file)
+            metadata = parse_footer(footer)
+        except _FooterFault as fault:
+            if self._on_error != "skip":
+                raise self._unreadable(file, fault) from None
+            one = np.ones(1, np.int64)
+            head = read_range(self.name, file, 0, _HEAD_BYTES)
+            return Scan(places=one * _DAMAGED, num_documents=one, num_bytes=one, sample=_hash(head))
+        check_column(self.name, file.shown, _schema(metadata), self._field, tokens=self.is_tokenized)
+        leaves = _leaves(metadata, [self._field])
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        rows = [
+            (i, group.num_rows, sum(group.column(leaf).total_uncompressed_size for leaf in leaves))
+            for i, group in enumerate(groups)
+            if group.num_rows
+        ]
+        table = np.array(rows, np.int64).reshape(len(rows), 3)
+        places, num_documents, num_bytes = table.T.copy()
+        sample = _hash(footer + head)
+        return Scan(places=places, num_documents=num_documents, num_bytes=num_bytes, sample=sample)
 
     def _ends(self, file: DataFile) -> tuple[bytes, bytes]:
-        """Returns the end of the file from the start of its footer, and the first bytes, for the sample."""
-        descriptor = open_unchanged(self.name, file)
-        try:
-            start = max(0, file.size_bytes - _TAIL_BYTES)
-            tail = os.pread(descriptor, _TAIL_BYTES, start)
-            if file.size_bytes < len(_MAGIC) + _END_BYTES or tail[-len(_MAGIC) :] != _MAGIC:
-                raise self._unreadable(file, f"{file.size_bytes:,} bytes that do not end in a Parquet footer")
-            size = int.from_bytes(tail[-_END_BYTES : -len(_MAGIC)], "little") + _END_BYTES
-            if size > file.size_bytes:
-                raise self._unreadable(file, f"a footer of {size:,} bytes in a file of {file.size_bytes:,}")
-            if size > len(tail):
-                tail = os.pread(descriptor, size, file.size_bytes - size)
-            head = os.pread(descriptor, _HEAD_BYTES, 0)
-            check_unchanged(self.name, file, descriptor)
-        finally:
-            os.close(descriptor)
-        return tail[-size:], head
+        """Returns the end of the file from the start of its footer, and its first bytes, for the sample."""
+        start = max(0, file.size_bytes - _TAIL_BYTES)
+        tail = read_range(self.name, file, start, _TAIL_BYTES)
+        if file.size_bytes < len(_MAGIC) + _END_BYTES or tail[-len(_MAGIC) :] != _MAGIC:
+            raise _FooterFault(f"{file.size_bytes:,} bytes that do not end in a Parquet footer")
+        size = int.from_bytes(tail[-_END_BYTES : -len(_MAGIC)], "little") + _END_BYTES
+        if size > file.size_bytes:
+            raise _FooterFault(f"a footer of {size:,} bytes in a file of {file.size_bytes:,}")
+        if size > len(tail):
+            tail = read_range(self.name, file, file.size_bytes - size, size)
+        return tail[-size:], read_range(self.name, file, 0, _HEAD_BYTES)
 
-    def _leaf(self, file: DataFile, metadata: Any) -> int:
-        """Returns the index of the text column among the leaves, having checked its type."""
-        schema = metadata.schema.to_arrow_schema()
-        found = _type_at(schema, self._field)
-        if found is None:
-            raise DataError.explained(
-                f"dataset {self.name!r}: {file.path} has no column {self._field!r}",
-                got=f"the columns {', '.join(schema.names)}",
-                rule="every file has the column that `text` names (dotted for a field of a struct)",
-                cure="set `text` to one of these columns",
-            )
-        leaves = [metadata.schema.column(i).path for i in range(len(metadata.schema.names))]
-        if not _is_text(found) or self._field not in leaves:
-            raise DataError.explained(
-                f"dataset {self.name!r}: column {self._field!r} of {file.path} does not hold text",
-                got=f"the type {found}",
-                rule="the text column is of strings (string, large_string, string_view, binary, "
-                "or a dictionary of these)",
-                cure="set `text` to a column of strings",
-            )
-        return leaves.index(self._field)
+    def _sample(self, file: DataFile) -> str:
+        try:
+            footer, head = self._ends(file)
+        except _FooterFault:
+            return _hash(read_range(self.name, file, 0, _HEAD_BYTES))
+        return _hash(footer + head)
 
     def _unreadable(self, file: DataFile, error: object) -> DataError:
-        first = (str(error).strip() or repr(error)).splitlines()[0]
         return DataError.explained(
-            f"dataset {self.name!r}: {file.path} cannot be read as Parquet",
-            got=first[:200],
-            rule="a Parquet file is complete: its footer lies at its end",
+            f"dataset {self.name!r}: {file.shown} cannot be read as Parquet",
+            got=_first_line(error),
+            rule=RULE,
             cure="write or download the file again, or leave it out of the dataset's path",
         )
 
     def chunks(self) -> Chunks:
-        """Returns the row groups that hold records, weighed by the text column's uncompressed size."""
-        return self._chunks
+        """Returns the row groups that hold records, weighed by the column's uncompressed size."""
+        return self.table.chunks()
 
     def read(self, chunk: int) -> Column:
         """Returns the documents of one row group."""
-        file = int(self._chunk_file[chunk])
-        data_file = self._files[file]
-        self._check(data_file)
+        number = self.table.file_of(chunk)
+        file = self.table.current(number, self._sample)
+        if self.table.places[chunk] == _DAMAGED:
+            return Column.all_faulty(1, Fault("damaged", "a file without a readable footer", RULE))
         try:
-            source = pq.ParquetFile(data_file.path, metadata=self._metadata_of(file))
-            with source:
-                group = int(self._chunk_group[chunk])
-                table = source.read_row_group(group, columns=[self._field], use_threads=False)
-            column = column_from_arrow(_at(table, self._field))
+            values = values_at(self._read_columns(number, file, chunk, [self._field]), self._field)
+            return tokens_from_arrow(values) if self.is_tokenized else column_from_arrow(values)
+        except pa.ArrowMemoryError:
+            raise
         except (pa.ArrowException, OSError) as error:
-            self._check(data_file)
-            raise self._unreadable(data_file, error) from error
-        self._check(data_file)
-        return column
+            check_file(self.name, file)
+            if self._on_error != "skip":
+                raise self._unreadable(file, error) from None
+            fault = Fault("damaged", f"a row group: {_first_line(error)}", "a row group can be expanded")
+            return Column.all_faulty(int(self.table.num_documents[chunk]), fault)
 
-    def _check(self, file: DataFile) -> None:
-        os.close(open_unchanged(self.name, file))
+    def values(self, chunk: int, columns: Sequence[str]) -> pa.Table:
+        """Returns other columns of all records of a row group; null for the record of a damaged file."""
+        number = self.table.file_of(chunk)
+        file = self.table.current(number, self._sample)
+        if self.table.places[chunk] == _DAMAGED:
+            return pa.table({name: pa.nulls(1) for name in columns})
+        self.check_columns(number, columns)
+        try:
+            return self._read_columns(number, file, chunk, list(columns))
+        except (pa.ArrowException, OSError) as error:
+            check_file(self.name, file)
+            raise self._unreadable(file, error) from None
 
-    def _metadata_of(self, file: int) -> Any:
-        """Returns the parsed footer, of which the last few are kept."""
+    def check_columns(self, number: int, columns: Sequence[str]) -> None:
+        """Refuses top-level columns that a file does not have."""
+        names = _schema(self.footer(number)).names
+        if missing := [name for name in columns if name not in names]:
+            raise DataError.explained(
+                f"dataset {self.name!r}: {self.table.files[number].shown} has no column {missing[0]!r}",
+                got=f"the columns {', '.join(names)}",
+                rule="every file has the columns that are compared, sorted by or shown",
+                cure="name one of these columns",
+            )
+
+    def _read_columns(self, number: int, file: DataFile, chunk: int, columns: list[str]) -> Any:
+        """Returns the columns of a row group, each read in one range."""
+        metadata, group = self.footer(number), int(self.table.places[chunk])
+        window = _Window(lambda start, size: read_range(self.name, file, start, size), file.size_bytes)
+        row_group = metadata.row_group(group)
+        for leaf in _leaves(metadata, columns):
+            window.fill(*_range(row_group.column(leaf)))
+        with pq.ParquetFile(pa.PythonFile(window, "r"), metadata=metadata) as source:
+            table = source.read_row_group(group, columns=columns, use_threads=False)
+        check_file(self.name, file)
+        return table
+
+    def footer(self, number: int) -> Any:
+        """Returns the parsed footer of a file, of which the last few are kept."""
         with self._lock:
-            metadata = self._metadata.get(file)
+            metadata = self._metadata.get(number)
         if metadata is None:
-            metadata = pq.read_metadata(self._files[file].path)
+            file = self.table.current(number, self._sample)
+            try:
+                metadata = parse_footer(self._ends(file)[0])
+            except _FooterFault as fault:
+                raise self._unreadable(file, fault) from None
             with self._lock:
-                self._metadata[file] = metadata
+                self._metadata[number] = metadata
                 while len(self._metadata) > _NUM_FOOTERS:
                     self._metadata.popitem(last=False)
         return metadata
 
     def identity(self) -> dict[str, Any]:
         """Returns the kind, the counts and the hash of the ends of each file."""
-        return self._identity
+        return self.table.identity
 
 
-def column_from_arrow(values: Any) -> Column:
-    """Returns the column of an Arrow array of strings or binaries, plain or chunked."""
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if values.type == pa.string_view():
-        values = values.cast(pa.large_string())
-    values = values.cast(pa.large_binary())
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
-    faults = [(i, not_a_text(None)) for i in pc.indices_nonzero(values.is_null()).to_pylist()]
-    if faults:
-        values = pc.fill_null(values, b"")
+class _FooterFault(Exception):
+    """A file's footer cannot be read: the text says what was found."""
+
+
+class _Window(io.RawIOBase):
+    """A file of which some ranges are at hand; others are read when they are asked for."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size_bytes: int) -> None:
+        super().__init__()
+        self._read, self._size_bytes = read, size_bytes
+        self._ranges: list[tuple[int, bytes]] = []
+        self._position = 0
+
+    def fill(self, start: int, size: int) -> None:
+        """Reads a range, to be at hand."""
+        self._ranges.append((start, self._read(start, size)))
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        self._position = origin + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Returns the bytes from the position on."""
+        start = self._position
+        end = self._size_bytes if size < 0 else min(start + size, self._size_bytes)
+        self._position = max(start, end)
+        for first, data in self._ranges:
+            if first <= start and end <= first + len(data):
+                return data[start - first : end - first]
+        return self._read(start, max(0, end - start))
+
+
+def parse_footer(footer: bytes) -> Any:
+    """Returns the metadata of a Parquet file from its footer."""
     try:
-        values.cast(pa.large_string())
-    except pa.ArrowInvalid:
-        values, bad = _without_bad_utf8(values.to_pylist())
-        faults = sorted(faults + bad, key=lambda fault: fault[0])
-    data, offsets = _buffers(values)
-    return Column(data=data, offsets=offsets, faults=tuple(faults))
+        return pq.read_metadata(pa.BufferReader(footer))
+    except (pa.ArrowException, OSError) as error:
+        raise _FooterFault(_first_line(error)) from None
 
 
-def _buffers(values: Any) -> tuple[memoryview, NDArray[np.int64]]:
-    """Returns the bytes of a large_binary array without nulls, and their offsets from 0."""
-    _, offsets_buffer, data_buffer = values.buffers()
-    if not len(values):
-        return memoryview(b""), np.zeros(1, np.int64)
-    offsets = np.frombuffer(offsets_buffer, np.int64)[values.offset : values.offset + len(values) + 1]
-    data = memoryview(data_buffer if data_buffer is not None else b"")[int(offsets[0]) : int(offsets[-1])]
-    return data, offsets - offsets[0]
+def _schema(metadata: Any) -> Any:
+    return metadata.schema.to_arrow_schema()
 
 
-def _without_bad_utf8(raws: Sequence[bytes]) -> tuple[Any, list[tuple[int, Fault]]]:
-    """Returns the array with what is not UTF-8 emptied, and the faults."""
-    faults: list[tuple[int, Fault]] = []
-    kept: list[bytes] = []
-    for i, raw in enumerate(raws):
-        try:
-            raw.decode()
-        except UnicodeDecodeError as error:
-            got = f"byte 0x{raw[error.start]:02x} at {error.start} of {shorten(raw[:80])}"
-            faults.append((i, Fault("not_utf8", got, "a text is UTF-8")))
-            raw = b""
-        kept.append(raw)
-    return pa.array(kept, pa.large_binary()), faults
+def _leaves(metadata: Any, columns: Sequence[str]) -> list[int]:
+    """Returns the leaves that are `columns` (dotted for a field of a struct), or lie below them."""
+    paths = [metadata.schema.column(i).path for i in range(len(metadata.schema.names))]
+    return [
+        i
+        for i, path in enumerate(paths)
+        if any(path == column or path.startswith(f"{column}.") for column in columns)
+    ]
 
 
-def _type_at(schema: Any, field: str) -> Any | None:
-    """Returns the type of the column, or of the struct field at the dotted path; None if there is none."""
-    if schema.names.count(field) == 1:
-        return schema.field(field).type
-    kind: Any = pa.struct(list(schema))
-    for name in field.split("."):
-        if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
-            return None
-        kind = kind.field(name).type
-    return kind
+def _range(column: Any) -> tuple[int, int]:
+    """Returns where a column of a row group lies in its file, and its size."""
+    start = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset:
+        start = min(start, column.dictionary_page_offset)
+    return start, column.total_compressed_size
 
 
-def _at(table: Any, field: str) -> Any:
-    """Returns the values of the column, or of the struct field at the dotted path."""
-    if field in table.column_names:
-        return table.column(field)
-    first, *rest = field.split(".")
-    return pc.struct_field(table.column(first), rest)
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _is_text(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    strings = (pa.string(), pa.large_string(), pa.string_view())
-    return kind in (*strings, pa.binary(), pa.large_binary(), pa.binary_view())
+def _first_line(error: object) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0][:200]

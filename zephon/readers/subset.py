@@ -5,12 +5,12 @@ Upstream: an opened reader and `holdout.py`, which says which documents. Downstr
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon.readers.base import Chunks, RandomReader, Texts
+from zephon.readers.base import Chunks, RandomReader, Texts, TokenReader, Tokens, is_tokenized
 
 Int64 = NDArray[np.int64]
 
@@ -22,6 +22,7 @@ class SubsetReader:
         """Takes `documents`, (k,) ascending, k >= 1, numbered through all chunks of `reader`."""
         self.name = reader.name
         self.reader = reader
+        self.is_tokenized = is_tokenized(reader)
         chunks = reader.chunks()
         firsts = np.cumsum(chunks.num_documents) - chunks.num_documents
         self._chunk = np.searchsorted(firsts, documents, side="right") - 1  # (k,) int64
@@ -38,6 +39,12 @@ class SubsetReader:
         """Returns the documents at (chunk[i], record[i]), in the order asked."""
         place = self._firsts[chunk] + record
         return self.reader.texts(self._chunk[place], self._record[place], max_bytes)
+
+    def tokens(self, chunk: Int64, record: Int64, max_bytes: int) -> Tokens:
+        """Returns the token ids at (chunk[i], record[i]), in the order asked."""
+        place = self._firsts[chunk] + record
+        reader = cast(TokenReader, self.reader)
+        return reader.tokens(self._chunk[place], self._record[place], max_bytes)
 
     def where(self, chunk: int, record: int) -> tuple[str, int]:
         """Returns the file and the record in it, as the reader of the whole dataset does."""

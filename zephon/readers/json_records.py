@@ -1,0 +1,118 @@
+"""Records of JSON: text, token ids or columns of each, and what is wrong with those that have none.
+
+Upstream: readers of JSONL, which find the lines. Downstream: `Texts`, `Column`s and tables of columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+from zephon.errors import DataError, Fault, shorten
+from zephon.readers.base import Column, Texts, not_a_text, replace_surrogates
+
+
+def parse(raws: Iterable[bytes], field: str) -> Texts:
+    """Returns the text at `field` of each raw record; a dotted `field` that is no key leads into objects."""
+    texts: list[str] = []
+    out = Texts(texts)
+    decode = json.JSONDecoder().raw_decode
+    pick: Callable[[Any], Any] = itemgetter(field) if "." not in field else lambda value: _pick(value, field)
+    text: Any
+    line = ""
+    for i, raw in enumerate(raws):
+        try:
+            line = raw.strip().decode()
+            value, end = decode(line)
+            text = pick(value) if end == len(line) else None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            text = None
+        if type(text) is not str:
+            out.faults.append((i, diagnose(raw, field)))
+            text = ""
+        elif not text.isascii() and "\\u" in line:
+            # Only an escape can bring a surrogate in: raw ones are not UTF-8.
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                out.num_replaced.append(i)
+                text = replace_surrogates(text)
+        texts.append(text)
+    return out
+
+
+def _pick(value: Any, field: str) -> Any:
+    """Returns what stands at `field`, or the error of a subscript: KeyError or TypeError."""
+    if field in value:
+        return value[field]
+    for key in field.split("."):
+        value = value[key]
+    return value
+
+
+def diagnose(raw: bytes, field: str) -> Fault:
+    """Returns what is wrong with a record that has no text at `field`."""
+    try:
+        line = raw.strip().decode()
+    except UnicodeDecodeError as error:
+        got = f"byte 0x{raw.strip()[error.start]:02x} at {error.start} of {shorten(raw[:80])}"
+        return Fault("not_utf8", got, "a record is UTF-8")
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return Fault("not_json", f"{shorten(line)} ({error})", "a line is one JSON object")
+    if not isinstance(value, dict):
+        return Fault("not_object", shorten(value), "a line is one JSON object")
+    try:
+        return not_a_text(_pick(value, field))
+    except (KeyError, TypeError):
+        return Fault("missing", f"the keys {shorten(list(value))}", f"a record has the field {field!r}")
+
+
+def split_lines(data: bytes) -> list[bytes]:
+    """Returns the records of consecutive whole lines: those with more than white space."""
+    return [line for line in data.split(b"\n") if line.strip()]
+
+
+def parse_column(raws: Iterable[bytes], text: str, tokens: str) -> Column:
+    """Returns the column of the texts of raw records, or of their token ids if `tokens` names a field."""
+    if not tokens:
+        return Column.from_texts(parse(raws, text))
+    values: list[object] = []
+    faults: list[tuple[int, Fault]] = []
+    for i, raw in enumerate(raws):
+        try:
+            values.append(_pick(json.loads(raw), tokens))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            values.append([])
+            faults.append((i, diagnose(raw, tokens)))
+    column = Column.from_token_lists(values)
+    return column if not faults else column.with_faults(faults)
+
+
+def parse_values(raws: Iterable[bytes], columns: Sequence[str], dataset: str) -> pa.Table:
+    """Returns the columns of raw records as a table; null where a record lacks one or is none."""
+    values: dict[str, list[Any]] = {name: [] for name in columns}
+    for raw in raws:
+        try:
+            value = json.loads(raw)
+        except (ValueError, RecursionError):
+            value = None
+        for name, found in values.items():
+            found.append(value.get(name) if isinstance(value, dict) else None)
+    arrays = {}
+    for name, found in values.items():
+        try:
+            arrays[name] = pa.array(found)
+        except (pa.ArrowException, OverflowError) as error:
+            raise DataError.explained(
+                f"dataset {dataset!r}: column {name!r} holds values of several types",
+                got=str(error).splitlines()[0],
+                rule="a column that is compared, sorted by or shown is of one type",
+                cure="mend the records, or leave the column out",
+            ) from None
+    return pa.table(arrays)

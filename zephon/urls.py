@@ -1,0 +1,72 @@
+"""URLs as text: which parts there are, and which of them nobody may see.
+
+Downstream: `paths.py`, `listing.py` and `remote.py`; `redact` is for whatever shows a text that may hold a URL.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote, urlsplit
+
+HTTP = ("http", "https")
+LOCAL = ("file", "local")
+_CONTAINER_AT_ACCOUNT = ("abfs", "abfss", "wasb", "wasbs")
+_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s'\"<>]*)@")
+_HTTP_QUERY = re.compile(r"(https?://[^\s'\"<>?#]*)[?#][^\s'\"<>]*", re.IGNORECASE)
+_QUERY = re.compile(r"\?[^\s'\"<>?]*=[^\s'\"<>]*")
+_SECRET = re.compile(
+    r"([\w-]*(?:sig|signature|token|secret|password|credential|account_?key|api_?key|access_?key(?:_?id)?))"
+    r"=[^\s&'\",;)]+",
+    re.IGNORECASE,
+)
+
+
+def is_url(path: str) -> bool:
+    """Returns whether `path` is a URL of whatever scheme."""
+    return "://" in path
+
+
+def scheme(url: str) -> str:
+    """Returns the scheme of a URL, in small letters."""
+    return url.partition("://")[0].lower()
+
+
+def redact(text: str) -> str:
+    """Returns `text` without the users, passwords and queries of the URLs in it."""
+    text = _USER.sub(_without_user, text)
+    return _SECRET.sub(r"\1=...", _QUERY.sub("?...", _HTTP_QUERY.sub(r"\1?...", text)))
+
+
+def redact_parts(text: str, url: str) -> str:
+    """Returns `text` redacted, and without the secret parts of `url` wherever they stand on their own."""
+    for part in _secret_parts(url):
+        text = text.replace(part, "...")
+    return redact(text)
+
+
+def without_query(url: str) -> str:
+    """Returns the URL up to its query; in other than HTTP URLs, `?` is a wildcard or part of a name."""
+    return re.split("[?#]", url, maxsplit=1)[0] if scheme(url) in HTTP else url
+
+
+def last_name(url: str) -> str:
+    """Returns the last part of the URL's path, as a file of that name would be called."""
+    part = without_query(url).rstrip("/").rpartition("/")[2]
+    if scheme(url) in HTTP and "/" not in (decoded := unquote(part)):
+        return decoded
+    return part
+
+
+def _without_user(match: re.Match[str]) -> str:
+    if match[1].lower() in _CONTAINER_AT_ACCOUNT and ":" not in match[2]:
+        return match[0]
+    return f"{match[1]}://"
+
+
+def _secret_parts(url: str) -> list[str]:
+    if scheme(url) not in HTTP:
+        return []
+    split = urlsplit(url)
+    user = split.netloc.rpartition("@")[0]
+    parts = [split.query, user, user.partition(":")[2]]
+    return [part for part in parts if len(part) > 2]
