@@ -169,7 +169,8 @@ def open_small(recipe: Recipe, cache: Path | None = None, earlier: Mapping[str, 
         for dataset in recipe.datasets
     ]
     readers, held_out = tuple(reader for reader, _ in opened), tuple(documents for _, documents in opened)
-    orders = (make_order(recipe, d, r) for d, r in zip(recipe.datasets, readers, strict=True))
+    pairs = zip(recipe.datasets, readers, strict=True)
+    orders = (make_order(recipe, dataset, reader, cache=folder) for dataset, reader in pairs)
     return Opened(
         recipe=recipe,
         readers=readers,

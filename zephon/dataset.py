@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from zephon.errors import check_whole
+from zephon.partition import Edge, both, split_by
+from zephon.where import parse_where
 
 ON_ERROR = ("raise", "skip")
 SHUFFLED, IDENTITY, SORTED = "shuffled", "identity", "sorted:"
@@ -52,14 +54,15 @@ class Dataset:
     text: str = "text"
     """The field that holds a document's text."""
     tokens: str = ""
-    """The column of token ids, where documents are tokenized already; empty: documents are text. Token ids are
-    taken as they are: neither BOS nor EOS is added."""
+    """The column of token ids, where documents are tokenized already; empty: documents are text. Token ids
+    are taken as they are: neither BOS nor EOS is added."""
     dtype: str = ""
     """`uint16` or `uint32`: what a flat `.bin` file of token ids holds; other files say so themselves."""
     columns: tuple[str, ...] = ()
     """Other columns that `zephon data` shows; they change no row."""
     where: str = ""
-    """A condition on the columns, such as `score >= 3 and lang == "en"`; other documents are left out."""
+    """A condition on the columns, such as `score >= 3 and lang == "en"`; other documents are left out. Kept
+    as written but for outer spaces: another spelling is another recipe."""
     limit: int | None = None
     """Only the first so many documents, in file order, of those that `where` leaves."""
     stream: bool = False
@@ -115,6 +118,9 @@ class Dataset:
                 raise ValueError(f"dataset {self.name!r}: `{field}` must be a string, got {got!r}")
         if self.dtype and self.dtype not in DTYPES:
             raise ValueError(f"dataset {self.name!r}: `dtype` must be one of {DTYPES}, got {self.dtype!r}")
+        object.__setattr__(self, "where", self.where.strip())
+        if self.where:
+            parse_where(self.where, self.name)
 
     def _check_stream(self) -> None:
         given = {
@@ -213,3 +219,24 @@ class Dataset:
             raise ValueError(f"dataset {self.name!r} is the {self.held_out.part} part of a holdout already")
         train, valid = (HeldOut(documents=documents, seed=seed, part=part) for part in PARTS)
         return replace(self, held_out=train), replace(self, held_out=valid)
+
+    def partition(
+        self, *, by: str, edges: Sequence[Edge], nulls: bool = False, names: Sequence[str] | None = None
+    ) -> tuple[Dataset, ...]:
+        """Returns the datasets that this one is cut into by the values of the column `by`, ascending.
+
+        Below the first edge, from each edge on until short of the next, from the last edge on; with `nulls`
+        one more of the records without a value (null or NaN), which otherwise are in none. The names are
+        `names`, else made of this one's and the edges: `web_lt2`, `web_2to3`, `web_ge3`, `web_null`.
+        """
+        refused = {
+            "limit": (self.limit, "it counts what `where` leaves, so each part would have its own"),
+            "holdout": (self.held_out, "partition first, and hold documents out of each part"),
+            "stream": (self.stream or None, "leave out `stream`, and the files are counted once"),
+            "documents": (self.documents, "texts in memory have no columns"),
+        }
+        for field, (value, why) in refused.items():
+            if value is not None:
+                raise ValueError(f"dataset {self.name!r}: partition does not go with `{field}`: {why}")
+        parts = split_by(self.name, by, edges, nulls, names)
+        return tuple(replace(self, name=name, where=both(self.where, text)) for name, text in parts)

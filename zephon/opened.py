@@ -10,23 +10,29 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zephon.dataset import TRAIN, VALID, Dataset
 from zephon.holdout import HeldOutDocuments, hold_out
 from zephon.lock import make_lock
-from zephon.order import Order
+from zephon.order import Addresses, Order
 from zephon.packing import PackerPlan
 from zephon.prepare import DatasetRules, Prepare
 from zephon.readers import RandomReader, Report, is_tokenized, open_reader
 from zephon.readers.subset import SubsetReader
 from zephon.recipe import Recipe
 from zephon.schedule import ScheduleTable
+from zephon.selection import rank, select
+from zephon.stream_order import StreamOrder
+from zephon.streaming import StreamReader
 from zephon.tokenizer import Encoder, TokenizerReport, load_tokenizer, read_tokenizer
 
 SPOOL_BYTES = 64 << 30
+STREAM_MEAN_BYTES = 4096
+"""What a document of a stream is taken to have, as nobody counted any."""
 SAMPLE_DOCUMENTS = 16
 SAMPLE_BYTES = 64 << 10
 """What is read of each dataset to compare the back ends of the tokenizer."""
@@ -45,7 +51,7 @@ class Opened:
 
     recipe: Recipe
     readers: tuple[RandomReader, ...]
-    orders: tuple[Order, ...]
+    orders: tuple[Order | StreamOrder, ...]
     encoder: Encoder
     tokenizer: TokenizerReport
     table: ScheduleTable
@@ -55,6 +61,14 @@ class Opened:
     lock: dict[str, Any]
     held_out: tuple[HeldOutDocuments | None, ...] = ()
     """For each dataset, the documents held out; empty where no dataset is split."""
+
+    def locate(self, dataset: int, lane: int, positions: NDArray[np.int64]) -> Addresses:
+        """Returns the addresses of documents at the given positions of a lane, ascending."""
+        order = self.orders[dataset]
+        if isinstance(order, StreamOrder):
+            reader = cast(StreamReader, self.readers[dataset])
+            return order.locate_at(lane, positions, reader.window_records).addresses
+        return order.locate_at(lane, positions)
 
     def prepare(self) -> Prepare:
         """Returns the work of the workers."""
@@ -105,9 +119,10 @@ def open_recipe(
     ]
     readers, held_out = tuple(reader for reader, _ in opened), tuple(documents for _, documents in opened)
     orders = tuple(
-        make_order(recipe, dataset, reader) for dataset, reader in zip(recipe.datasets, readers, strict=True)
+        make_order(recipe, dataset, reader, cache=folder, report=report)
+        for dataset, reader in zip(recipe.datasets, readers, strict=True)
     )
-    samples = [text for reader in readers if not is_tokenized(reader) for text in _sample(reader)]
+    samples = [text for reader in readers for text in _sample(reader)]
     encoder, tokenizer = load_tokenizer(recipe.tokenize, base=recipe.base, backend=backend, samples=samples)
     return Opened(
         recipe=recipe,
@@ -133,16 +148,27 @@ def open_dataset(
     lock: Mapping[str, Any] | None = None,
 ) -> tuple[RandomReader, HeldOutDocuments | None]:
     """Returns the reader of a dataset, or of the part of it that is held out, and which documents are."""
-    reader = open_reader(dataset, base=recipe.base, cache=cache, spool_bytes=spool_bytes, report=report)
+    whole = open_reader(dataset, base=recipe.base, cache=cache, spool_bytes=spool_bytes, report=report)
+    reader = select(dataset, whole, cache, report)
     documents = hold_out(dataset, reader, lock)
     if documents is not None and documents.held_out.part == VALID:
         return SubsetReader(reader, documents.documents), documents
     return reader, documents
 
 
-def make_order(recipe: Recipe, dataset: Dataset, reader: RandomReader) -> Order:
+def make_order(
+    recipe: Recipe, dataset: Dataset, reader: RandomReader, *, cache: Path, report: Report | None = None
+) -> Order | StreamOrder:
     """Returns the order of a dataset's documents over the recipe's lanes."""
     chunks = reader.chunks()
+    if isinstance(reader, StreamReader):
+        return StreamOrder(
+            seed=recipe.seed,
+            name=dataset.name,
+            num_lanes=recipe.lanes,
+            files=[file.name for file in reader.files],
+            num_bytes=chunks.num_bytes,
+        )
     return Order(
         seed=recipe.seed,
         name=dataset.name,
@@ -151,15 +177,22 @@ def make_order(recipe: Recipe, dataset: Dataset, reader: RandomReader) -> Order:
         num_bytes=chunks.num_bytes,
         order=dataset.order,
         max_epochs=dataset.max_epochs,
+        ranked=rank(dataset, reader, cache, report),
     )
 
 
 def _mean_bytes(reader: RandomReader) -> int:
+    """Returns the text of a document on average: how many to ask for, which changes speed only."""
+    if isinstance(reader, StreamReader):
+        return STREAM_MEAN_BYTES
     chunks = reader.chunks()
     return max(1, int(chunks.num_bytes.sum()) // int(chunks.num_documents.sum()))
 
 
 def _sample(reader: RandomReader) -> Sequence[str]:
+    """Returns some texts; none of what has none, and of a stream, which is not read before it is drawn."""
+    if is_tokenized(reader) or isinstance(reader, StreamReader):
+        return []
     count = min(SAMPLE_DOCUMENTS, int(reader.chunks().num_documents[0]))
     found = reader.texts(np.zeros(count, dtype=np.int64), np.arange(count, dtype=np.int64), SAMPLE_BYTES)
     return [text[:SAMPLE_BYTES] for text in found.texts]

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from zephon.errors import DataError, Fault
 from zephon.holdout import HeldOutDocuments
-from zephon.order import Addresses, Order
+from zephon.order import ENDLESS, Addresses, Order
 from zephon.readers import RandomReader, Texts, TokenReader, Tokens, is_tokenized
+from zephon.stream_order import StreamOrder
+from zephon.streaming import StreamReader
 from zephon.tokenizer import Encoder
 
 MAX_BLOCK_DOCUMENTS = 4096
@@ -95,7 +97,7 @@ class Prepare:
     def __init__(
         self,
         readers: Sequence[RandomReader],
-        orders: Sequence[Order],
+        orders: Sequence[Order | StreamOrder],
         encoder: Encoder,
         rules: Sequence[DatasetRules],
         length: LengthRule,
@@ -139,21 +141,9 @@ class Prepare:
         return blocks
 
     def _read(self, request: Request) -> _Read:
-        reader, order, rules = (
-            self._readers[request.dataset],
-            self._orders[request.dataset],
-            self._rules[request.dataset],
-        )
-        if request.positions:
-            positions = np.array(request.positions, dtype=np.int64)
-            target_bytes = 1 << 62
-        else:
-            count = min(MAX_BLOCK_DOCUMENTS, request.target_bytes // rules.mean_bytes + 1)
-            last = min(request.start + count, order.end(request.lane))
-            positions = np.arange(request.start, last, dtype=np.int64)
-            target_bytes = request.target_bytes
-        addresses = order.locate_at(request.lane, positions)
-        end = int(positions[-1]) + 1
+        reader, rules = self._readers[request.dataset], self._rules[request.dataset]
+        positions, addresses, end = self._locate(request)
+        target_bytes = ENDLESS if request.positions else request.target_bytes
         events: list[Event] = []
         if rules.held_out is not None:
             positions, addresses, events = _pass_over(rules.held_out, positions, addresses)
@@ -182,6 +172,21 @@ class Prepare:
             lengths = found.lengths[:num_read]
             read.ids = found.tokens[: int(lengths.sum())].astype(np.uint32), lengths
         return read
+
+    def _locate(self, request: Request) -> tuple[Int64, Addresses, int]:
+        """Returns the positions to read, their addresses and the position to go on from."""
+        order, lane = self._orders[request.dataset], request.lane
+        count = min(MAX_BLOCK_DOCUMENTS, request.target_bytes // self._rules[request.dataset].mean_bytes + 1)
+        if isinstance(order, StreamOrder):
+            reader = cast(StreamReader, self._readers[request.dataset])
+            if request.positions:
+                return order.locate_at(lane, np.array(request.positions, np.int64), reader.window_records)
+            return order.locate_from(lane, request.start, count, reader.window_records)
+        if request.positions:
+            positions = np.array(request.positions, dtype=np.int64)
+        else:
+            positions = np.arange(request.start, min(request.start + count, order.end(lane)), dtype=np.int64)
+        return positions, order.locate_at(lane, positions), int(positions[-1]) + 1
 
     def _fault_error(self, dataset: int, addresses: Addresses, index: int, fault: Fault) -> DataError:
         """Returns the error of a faulty document: dataset, file, record, got, rule, cure."""

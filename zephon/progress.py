@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from zephon.lane import LaneState
 from zephon.order import Order
+from zephon.stream_order import StreamOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,7 +31,7 @@ class RankProgress:
     """(num_datasets,) how often the lanes have gone through their documents, their mean."""
 
 
-def measure(lanes: Mapping[int, LaneState], orders: Sequence[Order], rows_per_step: int) -> RankProgress:
+def measure(lanes: Mapping[int, LaneState], orders: Sequence[Order | StreamOrder], rows_per_step: int) -> RankProgress:
     """Returns the progress of `lanes`, by lane; cost: one pass over lanes times datasets."""
     epochs = np.zeros(len(orders))
     for lane, state in lanes.items():

@@ -35,7 +35,7 @@ from zephon.views import MAPPED_BYTES, Descriptor, View, Views
 MAPPED_HEAD_BYTES = 64 << 10
 """Offsets that take more than this are mapped too, so that many long chunks do not fill the heap."""
 _MAGIC = b"zphspool"
-_VERSION = 2
+_VERSION = 3
 _HEADER = struct.Struct("=8sQQQQ32s")
 _ABANDONED_S = 3600
 _SUFFIX = ".spool"
@@ -118,7 +118,7 @@ class Spool:
             else:
                 stamped = with_stamps(self.name, self._table.files[file])
                 known = [self._table.kind, self._table.samples[file], *file_key(stamped)]
-            folder = self._folders[file] = self._folder / _key([*self._content, *known])
+            folder = self._folders[file] = self._folder / folder_name([*self._content, *known])
         return folder
 
     def _open_or_expand(self, chunk: int) -> View:
@@ -133,7 +133,7 @@ class Spool:
 
     def _open(self, chunk: int, path: Path) -> View | None:
         num_documents = int(self._chunks.num_documents[chunk])
-        return _open(path, num_documents, check=chunk not in self._checked)
+        return open_column(path, num_documents, check=chunk not in self._checked)
 
     def _expand_file(self, chunk: int) -> View:
         """Writes the spool files of all chunks of a file; returns the view of `chunk`."""
@@ -164,19 +164,7 @@ class Spool:
         num_documents, got = int(self._chunks.num_documents[chunk]), len(column.offsets) - 1
         if got != num_documents:
             raise self._changed(chunk, f"{got:,} records in a chunk of {num_documents:,}")
-        head, table = _frame(column)
-        views: list[View | None] = []
-
-        def write(target: BinaryIO) -> None:
-            target.write(head)
-            target.write(column.data)
-            target.write(table)
-            target.flush()
-            views.append(_view_of(Descriptor(os.dup(target.fileno())), num_documents, check=False))
-
-        replace_file(path, write)
-        [view] = views
-        assert view is not None
+        view = write_column(path, column)
         self._trim(path, view.size_bytes)
         return view
 
@@ -231,7 +219,8 @@ def trim(folder: Path, limit_bytes: int, kept: set[Path]) -> int:
     return total
 
 
-def _key(parts: list[Any]) -> str:
+def folder_name(parts: list[Any]) -> str:
+    """Returns the name of the folder for what `parts`, JSON data, tell from anything else."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -253,8 +242,29 @@ def _digest(sizes: tuple[int, int, int], offsets: bytes | memoryview, table: byt
     return digest.digest()
 
 
-def _open(path: Path, num_documents: int, *, check: bool) -> View | None:
-    """Returns the view of a spool file, or None if there is none in good order; marks the file as used."""
+def write_column(path: Path, column: Column) -> View:
+    """Writes a spool file, and returns its view, opened before others can remove it."""
+    head, table = _frame(column)
+    views: list[View | None] = []
+
+    def write(target: BinaryIO) -> None:
+        target.write(head)
+        target.write(column.data)
+        target.write(table)
+        target.flush()
+        views.append(_view_of(Descriptor(os.dup(target.fileno())), None, check=False))
+
+    replace_file(path, write)
+    [view] = views
+    assert view is not None
+    return view
+
+
+def open_column(path: Path, num_documents: int | None, *, check: bool) -> View | None:
+    """Returns the view of a spool file, or None if there is none in good order; marks the file as used.
+
+    In good order has `num_documents`, where that is known; `check` asks for the hash of the offsets too.
+    """
     try:
         file = Descriptor(os.open(path, os.O_RDONLY))
         with contextlib.suppress(OSError):  # another user's file
@@ -264,24 +274,23 @@ def _open(path: Path, num_documents: int, *, check: bool) -> View | None:
         return None
 
 
-def _view_of(file: Descriptor, num_documents: int, *, check: bool) -> View | None:
-    """Returns the view of an open spool file, or None if it does not hold `num_documents` in good order.
-
-    `check` asks for the hash of the offsets too.
-    """
+def _view_of(file: Descriptor, num_documents: int | None, *, check: bool) -> View | None:
+    """Returns the view of an open spool file, or None if it is not in good order."""
     descriptor = file.number
     size_bytes = os.fstat(descriptor).st_size
-    base = _HEADER.size + 8 * (num_documents + 1)
-    if size_bytes < base:
+    header = os.pread(descriptor, _HEADER.size, 0)
+    if len(header) < _HEADER.size:
+        return None
+    magic, version, num, num_text, num_table, digest = _HEADER.unpack(header)
+    base = _HEADER.size + 8 * (num + 1)
+    expected = (_MAGIC, _VERSION, num if num_documents is None else num_documents, size_bytes)
+    if (magic, version, num, base + num_text + num_table) != expected:
         return None
     head: bytes | mmap.mmap = (
         os.pread(descriptor, base, 0)
         if base <= MAPPED_HEAD_BYTES
         else mmap.mmap(descriptor, base, access=mmap.ACCESS_READ)
     )
-    magic, version, num, num_text, num_table, digest = _HEADER.unpack_from(head)
-    if (magic, version, num, base + num_text + num_table) != (_MAGIC, _VERSION, num_documents, size_bytes):
-        return None
     offsets = memoryview(head)[_HEADER.size :]
     table = os.pread(descriptor, num_table, base + num_text)
     if check and _digest((num, num_text, num_table), offsets, table) != digest:

@@ -244,7 +244,7 @@ class Stream:
                 position = block.end
         raise DataError.explained(
             f"dataset {self._name!r}: no document has text",
-            got=f"{num_documents} documents without tokens in lanes {lanes.start} to {lanes.stop - 1}",
+            got=f"an epoch of documents without tokens in lanes {lanes.start} to {lanes.stop - 1}",
             rule="a dataset with a share has documents with text",
             cure=f"look at its `text` field and its documents, or give {self._name} the weight 0",
         )

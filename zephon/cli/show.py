@@ -129,7 +129,7 @@ def _pieces_of(opened: Opened, batch: Batch, columns: Pieces, index: int) -> Ite
     lane, begin = int(batch.lanes[index]), 0
     for at in np.flatnonzero(columns.row == index).tolist():
         dataset, position, length = (int(c[at]) for c in (columns.dataset, columns.position, columns.length))
-        address = opened.orders[dataset].locate_at(lane, np.array([position], dtype=np.int64))
+        address = opened.locate(dataset, lane, np.array([position], dtype=np.int64))
         file, record = opened.readers[dataset].where(int(address.chunk[0]), int(address.record[0]))
         yield ShownPiece(
             dataset=batch.datasets[dataset],

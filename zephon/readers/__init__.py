@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 Factory = Callable[[Origin], Reader | RandomReader]
+"""Of a dataset with `stream` it returns a `RecordSource` of `zephon.streaming`."""
 
 
 SUFFIXES: Mapping[str, str] = {
@@ -94,6 +95,8 @@ def open_reader(
             rule="`tokens` names a column of token ids in JSONL, Parquet or Arrow files",
             cure="leave it out, or store the token ids in one of these formats",
         )
+    if dataset.stream:
+        return _stream(opened, origin, spool_bytes)
     if hasattr(opened, "texts"):
         reader = cast(RandomReader, opened)
     else:
@@ -108,6 +111,20 @@ def open_reader(
             cure="correct its path or remove it from the recipe",
         )
     return reader
+
+
+def _stream(opened: object, origin: Origin, spool_bytes: int) -> RandomReader:
+    """Returns the reader of a streamed dataset; no file is opened but a few for their samples."""
+    if not hasattr(opened, "records"):
+        raise DataError.explained(
+            f"dataset {origin.dataset.name!r}: its format cannot be streamed",
+            got=f"`stream` for {type(opened).__name__}",
+            rule="JSONL and CSV files are read in order; others say how many documents they have",
+            cure="leave out `stream`",
+        )
+    from zephon.streaming import RecordSource, StreamReader
+
+    return StreamReader(cast(RecordSource, opened), origin, limit_bytes=spool_bytes)
 
 
 def _factory(dataset: Dataset, kind: str) -> Factory:

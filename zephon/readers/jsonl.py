@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ from zephon.readers.json_records import parse, parse_column, parse_values
 from zephon.readers.lines import load_starts
 from zephon.readers.table import Advance, Scan, open_table
 
+if TYPE_CHECKING:
+    from zephon.streaming import RecordSource
+
 CHUNK_BYTES = 1 << 20
 MAX_OPEN_FILES = 128
 SAMPLE_BYTES = 4096
@@ -33,9 +36,12 @@ SAMPLE_BYTES = 4096
 Int64 = NDArray[np.int64]
 
 
-def open_jsonl(origin: Origin) -> Reader | JsonlReader:
+def open_jsonl(origin: Origin) -> Reader | JsonlReader | RecordSource:
     """Returns the reader of JSONL files: in place where all are local and plain, else behind the spool."""
-    from zephon.readers.jsonl_spooled import CompressedJsonl, RemoteJsonl, is_compressed
+    from zephon.readers.jsonl_spooled import CompressedJsonl, JsonlStream, RemoteJsonl, is_compressed
+
+    if origin.dataset.stream:
+        return JsonlStream(origin)
 
     files = origin.table.files if origin.table is not None else origin.files
     if any(is_compressed(file) for file in files):

@@ -7,7 +7,7 @@ of its chunks; a compressed one only from its start, all its chunks in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from zephon.paths import DataFile
 from zephon.readers.base import Chunks, Column, Origin
 from zephon.readers.json_records import parse_column, parse_values, split_lines
 from zephon.readers.jsonl import sample, scan_of
-from zephon.readers.lines import BUFFER_BYTES, record_starts
+from zephon.readers.lines import BUFFER_BYTES, BYTE_ORDER_MARK, record_starts
 from zephon.readers.table import Advance, Scan, open_table
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
@@ -189,3 +189,43 @@ class CompressedJsonl(RemoteJsonl):
             if is_cut and expanding.ends_in_record:
                 raws.pop()  # what is left of the record at the damage
             yield raws, expanding.fault if is_cut else None
+
+
+class JsonlStream:
+    """Records of JSONL files, plain or compressed, read in order and never counted."""
+
+    kind = "jsonl"
+
+    def __init__(self, origin: Origin) -> None:
+        self.name, self._dataset = origin.dataset.name, origin.dataset
+        self.is_tokenized = bool(origin.dataset.tokens)
+
+    def records(self, file: DataFile) -> Iterator[Sequence[bytes | Fault]]:
+        """Yields the raw records of a file, those of a buffer at a time; the damage of a file is its last."""
+        expanding = Expanding(self.name, file, skip=self._dataset.on_error == "skip")
+        data, is_first = b"", True
+        for buffer in expanding:
+            data += buffer
+            if is_first and len(data) > len(BYTE_ORDER_MARK):
+                data, is_first = data.removeprefix(BYTE_ORDER_MARK), False
+            whole = data.rfind(b"\n") + 1
+            yield split_lines(data[:whole])
+            data = data[whole:]
+        if expanding.fault is not None:
+            yield [expanding.fault]
+        else:
+            yield split_lines(data.removeprefix(BYTE_ORDER_MARK) if is_first else data)
+
+    def column(self, raws: Sequence[bytes | Fault]) -> Column:
+        """Returns the documents of raw records."""
+        faults = [(i, raw) for i, raw in enumerate(raws) if isinstance(raw, Fault)]
+        column = parse_column(
+            (b"null" if isinstance(raw, Fault) else raw for raw in raws),
+            self._dataset.text,
+            self._dataset.tokens,
+        )
+        return column.with_faults(faults) if faults else column
+
+    def sample(self, file: DataFile) -> str:
+        """Returns the hash of the first, middle and last 4 KiB of a file."""
+        return sample(self.name, file)

@@ -22,7 +22,7 @@ from zephon.paths import DataFile
 
 BUFFER_BYTES = 16 << 20
 _VERSION = 1
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SPACE = np.zeros(256, np.bool_)
 _SPACE[list(b" \t\r\n\x0b\x0c")] = True
 
@@ -94,8 +94,8 @@ def record_starts(buffers: Iterable[bytes], advance: Callable[[int], None]) -> I
     open_filled = False
     for given in _long_first(buffers):
         buffer = given
-        if offset == 0 and buffer.startswith(_BYTE_ORDER_MARK):
-            offset = open_start = len(_BYTE_ORDER_MARK)
+        if offset == 0 and buffer.startswith(BYTE_ORDER_MARK):
+            offset = open_start = len(BYTE_ORDER_MARK)
             buffer = buffer[offset:] or b"\n"  # a file of nothing but the mark has no record
         line_ends = np.flatnonzero(np.frombuffer(buffer, np.uint8) == 10)
         starts = np.concatenate(([0], line_ends + 1))
@@ -114,7 +114,7 @@ def record_starts(buffers: Iterable[bytes], advance: Callable[[int], None]) -> I
 def _long_first(buffers: Iterable[bytes]) -> Iterator[bytes]:
     """Yields the buffers, the first of them long enough to tell a byte-order mark."""
     begin, rest = b"", iter(buffers)
-    while len(begin) <= len(_BYTE_ORDER_MARK) and (buffer := next(rest, b"")):
+    while len(begin) <= len(BYTE_ORDER_MARK) and (buffer := next(rest, b"")):
         begin += buffer
     if begin:
         yield begin

@@ -23,6 +23,8 @@ from zephon.paths import DataFile
 from zephon.readers.arrays import check_column, column_from_arrow, tokens_from_arrow, values_at
 from zephon.readers.base import Chunks, Column, Origin
 from zephon.readers.table import Advance, Scan, open_table
+from zephon.where import Where
+from zephon.where_groups import row_groups
 
 _NUM_FOOTERS = 8
 _TAIL_BYTES = 64 << 10
@@ -143,6 +145,17 @@ class ParquetReader:
         except (pa.ArrowException, OSError) as error:
             check_file(self.name, file)
             raise self._unreadable(file, error) from None
+
+    def without(self, number: int, where: Where) -> frozenset[int]:
+        """Returns the chunks of a file that cannot meet a condition, by the statistics in its footer."""
+        first, last = self.table.first_chunks[number : number + 2].tolist()
+        places = self.table.places[first:last].tolist()
+        if _DAMAGED in places:
+            return frozenset()
+        self.check_columns(number, where.columns)
+        metadata = self.footer(number)
+        kept = set(row_groups(where, metadata, _schema(metadata)))
+        return frozenset(chunk for chunk, place in enumerate(places, first) if place not in kept)
 
     def check_columns(self, number: int, columns: Sequence[str]) -> None:
         """Refuses top-level columns that a file does not have."""

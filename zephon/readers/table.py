@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,6 +35,7 @@ Ints = NDArray[np.integer[Any]]
 Advance = Callable[[int], None]
 """Takes the bytes that are done with."""
 ScanFile = Callable[[DataFile, Advance], "Scan"]
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -166,11 +167,11 @@ def table_of(origin: Origin, kind: str, scans: Sequence[Scan]) -> ChunkTable:
     )
 
 
-def each(files: Sequence[DataFile], look: Callable[[DataFile], T]) -> Iterator[T]:
-    """Yields `look(file)` of each file in order, made by a few threads; an error ends the others soon."""
+def each(items: Iterable[S], look: Callable[[S], T]) -> Iterator[T]:
+    """Yields `look(item)` of each item in order, made by a few threads; an error ends the others soon."""
     pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="zephon-scan")
     try:
-        yield from pool.map(look, files)
+        yield from pool.map(look, items)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -1,0 +1,159 @@
+"""Tests of `zephon.selection`: `where`, `limit` and sorted orders, over files and through the loader."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers import digests, make_recipe, open_small
+from zephon.dataset import Dataset
+from zephon.errors import DataError
+from zephon.opened import make_order, open_dataset
+from zephon.readers import RandomReader
+
+RECORDS = [
+    {"text": f"d{i}", "score": i % 5, "lang": "en" if i % 3 else "de", "meta": {"year": 2000 - i}}
+    for i in range(40)
+]
+
+
+def write(folder: Path, kind: str, records: Sequence[dict[str, Any]] = RECORDS, files: int = 2) -> None:
+    """Writes the records as `files` files of a kind, Parquet in row groups of 7."""
+    size = -(-len(records) // files)
+    for number in range(files):
+        part = list(records[number * size : (number + 1) * size])
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(part), folder / f"{number}.parquet", row_group_size=7)
+        else:
+            (folder / f"{number}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
+
+
+def texts_of(reader: RandomReader) -> list[str]:
+    """Returns all documents of a reader, in file order."""
+    counts = reader.chunks().num_documents
+    chunk = np.repeat(np.arange(len(counts)), counts)
+    record = np.concatenate([np.arange(count) for count in counts])
+    return reader.texts(chunk, record, 1 << 40).texts
+
+
+def opened(folder: Path, **fields: Any) -> RandomReader:
+    """Returns the reader of the dataset over `folder` with these fields."""
+    recipe = make_recipe(datasets=(Dataset.from_path("web", str(folder / "[0-9]*"), **fields),), base=folder)
+    return open_dataset(recipe, recipe.datasets[0], cache=folder / "cache", spool_bytes=1 << 30)[0]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("where", "limit", "expected"),
+    [
+        ("score >= 3", None, [i for i in range(40) if i % 5 >= 3]),
+        ("score == 4 and lang == 'de'", None, [i for i in range(40) if i % 5 == 4 and not i % 3]),
+        ("meta.year <= 1962", None, [38, 39]),
+        ("score >= 3", 5, [3, 4, 8, 9, 13]),
+        ("", 23, list(range(23))),
+        ("", 1, [0]),
+        ("", 1000, list(range(40))),
+    ],
+)
+def test_the_documents_that_condition_and_limit_leave(
+    tmp_path: Path, kind: str, where: str, limit: int | None, expected: list[int]
+) -> None:
+    write(tmp_path, kind)
+    reader = opened(tmp_path, where=where, limit=limit)
+    assert texts_of(reader) == [f"d{i}" for i in expected]
+    counts = reader.chunks().num_documents
+    files = [reader.where(c, r) for c in range(len(counts)) for r in range(int(counts[c]))]
+    assert files == [(f"{i // 20}.{kind}", i % 20) for i in expected]
+
+
+def test_a_condition_that_nothing_meets_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "jsonl")
+    with pytest.raises(
+        DataError, match=r"no document matches `where`\n  got:  'score > 9', which none of 40"
+    ):
+        opened(tmp_path, where="score > 9")
+
+
+def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "parquet")
+    with pytest.raises(DataError, match=r"0.parquet has no column 'scored'\n  got:  the columns text, score"):
+        opened(tmp_path, where="scored > 3")
+
+
+def test_memory_has_no_columns() -> None:
+    recipe = make_recipe(datasets=(Dataset(name="web", kind="memory", documents=("a",), where="x > 1"),))
+    with pytest.raises(DataError, match=r"'web': its format has no columns\n  got:  the columns x"):
+        open_dataset(recipe, recipe.datasets[0], cache=Path("unused"), spool_bytes=1)
+
+
+def test_columns_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "jsonl")
+    first = texts_of(opened(tmp_path, where="score >= 3"))
+    monkeypatch.setattr("zephon.selection._matches", None)
+    assert texts_of(opened(tmp_path, where="score >= 3")) == first
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("order", "where", "expected"),
+    [
+        ("sorted:score", "", sorted(range(40), key=lambda i: i % 5)),
+        ("sorted:-score", "", sorted(range(40), key=lambda i: -(i % 5))),
+        ("sorted:meta.year", "", list(range(39, -1, -1))),
+        (
+            "sorted:lang",
+            "score == 1",
+            sorted([i for i in range(40) if i % 5 == 1], key=lambda i: bool(i % 3)),
+        ),
+    ],
+)
+def test_a_sorted_order_reads_by_the_column(
+    tmp_path: Path, kind: str, order: str, where: str, expected: list[int]
+) -> None:
+    write(tmp_path, kind)
+    dataset = Dataset.from_path("web", str(tmp_path / f"*.{kind}"), order=order, where=where)
+    recipe = make_recipe(datasets=(dataset,), base=tmp_path)
+    reader, _ = open_dataset(recipe, dataset, cache=tmp_path / "cache", spool_bytes=1 << 30)
+    for _ in range(2):  # the second is mapped from the cache
+        placed = make_order(recipe, dataset, reader, cache=tmp_path / "cache")
+        found = {}
+        for lane in range(4):
+            address = placed.locate(lane, 0, len(expected) // 4)
+            texts = reader.texts(address.chunk, address.record, 1 << 40).texts
+            found |= {4 * i + lane: text for i, text in enumerate(texts)}
+        assert [found[i] for i in range(len(found))] == [f"d{i}" for i in expected[: len(found)]]
+
+
+def test_documents_without_a_value_come_last(tmp_path: Path) -> None:
+    records = [{"text": f"d{i}", "score": None if i in (1, 4) else float(-i)} for i in range(8)]
+    write(tmp_path, "parquet", records)
+    for order, expected in (
+        ("sorted:score", [7, 6, 5, 3, 2, 0, 1, 4]),
+        ("sorted:-score", [0, 2, 3, 5, 6, 7, 1, 4]),
+    ):
+        dataset = Dataset.from_path("web", str(tmp_path / "*.parquet"), order=order)
+        recipe = make_recipe(datasets=(dataset,), base=tmp_path, global_batch_size=1)
+        small = open_small(recipe)
+        address = small.locate(0, 0, np.arange(8))
+        assert small.readers[0].texts(address.chunk, address.record, 1 << 40).texts == [
+            f"d{i}" for i in expected
+        ]
+        small.close()
+
+
+def test_a_selection_is_read_alike_on_any_number_of_ranks(tmp_path: Path) -> None:
+    write(tmp_path, "parquet")
+    part = Dataset.from_path("web", str(tmp_path / "*.parquet"), where="score >= 1", limit=30)
+    by_score = Dataset.from_path("best", str(tmp_path / "*.parquet"), order="sorted:-score")
+    small = open_small(make_recipe(datasets=(part, by_score), base=tmp_path))
+    one = digests(small, 6)
+    assert digests(small, 6, 2) == one
+    assert digests(small, 6, 4) == one
+    small.close()
