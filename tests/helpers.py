@@ -168,9 +168,9 @@ def open_small(recipe: Recipe, cache: Path | None = None, earlier: Mapping[str, 
         open_dataset(recipe, dataset, cache=folder, spool_bytes=1 << 30, lock=earlier)
         for dataset in recipe.datasets
     ]
-    readers, held_out = tuple(reader for reader, _ in opened), tuple(documents for _, documents in opened)
-    pairs = zip(recipe.datasets, readers, strict=True)
-    orders = (make_order(recipe, dataset, reader, cache=folder) for dataset, reader in pairs)
+    readers, held_out = tuple(one.reader for one in opened), tuple(one.held_out for one in opened)
+    pairs = zip(recipe.datasets, opened, strict=True)
+    orders = (make_order(recipe, dataset, one, cache=folder) for dataset, one in pairs)
     return Opened(
         recipe=recipe,
         readers=readers,

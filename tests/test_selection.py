@@ -46,7 +46,7 @@ def texts_of(reader: RandomReader) -> list[str]:
 def opened(folder: Path, **fields: Any) -> RandomReader:
     """Returns the reader of the dataset over `folder` with these fields."""
     recipe = make_recipe(datasets=(Dataset.from_path("web", str(folder / "[0-9]*"), **fields),), base=folder)
-    return open_dataset(recipe, recipe.datasets[0], cache=folder / "cache", spool_bytes=1 << 30)[0]
+    return open_dataset(recipe, recipe.datasets[0], cache=folder / "cache", spool_bytes=1 << 30).reader
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -120,9 +120,10 @@ def test_a_sorted_order_reads_by_the_column(
     write(tmp_path, kind)
     dataset = Dataset.from_path("web", str(tmp_path / f"*.{kind}"), order=order, where=where)
     recipe = make_recipe(datasets=(dataset,), base=tmp_path)
-    reader, _ = open_dataset(recipe, dataset, cache=tmp_path / "cache", spool_bytes=1 << 30)
+    one = open_dataset(recipe, dataset, cache=tmp_path / "cache", spool_bytes=1 << 30)
+    reader = one.reader
     for _ in range(2):  # the second is mapped from the cache
-        placed = make_order(recipe, dataset, reader, cache=tmp_path / "cache")
+        placed = make_order(recipe, dataset, one, cache=tmp_path / "cache")
         found = {}
         for lane in range(4):
             address = placed.locate(lane, 0, len(expected) // 4)

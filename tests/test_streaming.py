@@ -25,7 +25,7 @@ from tests.helpers import (
 from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.opened import Opened
-from zephon.readers import jsonl_spooled
+from zephon.readers import jsonl_stream
 from zephon.stream_order import WINDOW_RECORDS, split
 from zephon.streaming import StreamReader
 
@@ -70,7 +70,7 @@ def test_a_lane_reads_its_files_once_an_epoch(tmp_path: Path, suffix: str) -> No
 
 def test_nothing_is_read_before_the_first_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, [10] * FILES)
-    monkeypatch.setattr(jsonl_spooled.JsonlStream, "records", None)
+    monkeypatch.setattr(jsonl_stream.JsonlStream, "records", None)
     small = opened(tmp_path)
     with loaders(small), pytest.raises(TypeError):
         digests(small, 1)

@@ -1,6 +1,6 @@
-"""The only door to the bytes of a dataset's files, local or remote: read by range, never from a changed file.
+"""The only door to the bytes of a dataset's files, local or remote: by range, and never from a changed file.
 
-Upstream: `DataFile`s of `paths.py`; `remote.py` for files behind a URL. Downstream: the readers and the spool.
+Upstream: `DataFile`s of `paths.py`; `remote.py` for what lies behind a URL. Downstream: readers and spool.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import os
 from dataclasses import replace
 from typing import Any, BinaryIO, cast
 
-from zephon import remote
+from zephon import remote, web
 from zephon.errors import DataError
 from zephon.paths import DataFile
+from zephon.retries import OtherContentError
 
 BLOCK_BYTES = 8 << 20
 
@@ -52,9 +53,8 @@ def check_file(dataset: str, file: DataFile) -> None:
     if not file.is_remote:
         os.close(open_unchanged(dataset, file))
         return
-    found = remote.look(_subject(dataset, file), file.path)
-    _check_size(dataset, file, found.size_bytes)
-    if file.etag and found.etag != file.etag:
+    found = _look(dataset, file)
+    if web.other(file.etag, found.etag):
         raise changed(dataset, file.shown, "other content than when it was opened, by its ETag or date")
 
 
@@ -64,8 +64,7 @@ def stamped(dataset: str, file: DataFile) -> DataFile:
     Raises `DataError` if it is gone or its size is another than the catalogue's.
     """
     if file.is_remote:
-        found = remote.look(_subject(dataset, file), file.path)
-        _check_size(dataset, file, found.size_bytes)
+        found = _look(dataset, file)
         return replace(file, etag=found.etag)
     try:
         status = os.stat(file.path)
@@ -214,7 +213,7 @@ class _RemoteFile(io.RawIOBase):
 
 
 def _read_descriptor(descriptor: int, start: int, size: int) -> bytes:
-    """Returns up to `size` bytes at `start`, less only at the end of the file: one call gives at most 2 GiB."""
+    """Returns `size` bytes at `start`, fewer only at the end of the file: a call gives 2 GiB at most."""
     data = os.pread(descriptor, size, start)
     if len(data) == size:
         return data
@@ -226,10 +225,21 @@ def _read_descriptor(descriptor: int, start: int, size: int) -> bytes:
 
 
 def _read_remote(dataset: str, file: DataFile, start: int, size: int) -> bytes:
+    part = web.Part(start=start, size=size, total=file.size_bytes, etag=file.etag)
     try:
-        return remote.read(_subject(dataset, file), file.path, start, size, file.size_bytes, file.etag)
-    except remote.OtherContentError as error:
+        return remote.read(_subject(dataset, file), file.path, part)
+    except OtherContentError as error:
         raise changed(dataset, file.shown, str(error)) from None
+
+
+def _look(dataset: str, file: DataFile) -> remote.Look:
+    """Returns what the server says of `file`, of which the size is checked."""
+    try:
+        found = remote.look(_subject(dataset, file), file.path)
+    except OtherContentError as error:
+        raise changed(dataset, file.shown, str(error)) from None
+    _check_size(dataset, file, found.size_bytes)
+    return found
 
 
 def _check_size(dataset: str, file: DataFile, size_bytes: int) -> None:

@@ -372,7 +372,7 @@ def open_loader(recipe: Recipe, options: LoaderOptions) -> Loader:
         cache=options.cache,
         backend=options.backend,
         spool_bytes=options.spool_bytes,
-        lock=_earlier_lock(options) if recipe.is_split else None,
+        lock=_earlier_lock(options) if recipe.follows_lock else None,
     )
     try:
         return Loader(opened, options, owns_opened=True)

@@ -24,19 +24,26 @@ def make_lock(
     readers: Sequence[RandomReader],
     tokenizer: TokenizerReport,
     held_out: Sequence[HeldOutDocuments | None] = (),
+    *,
+    catalogue: str = "",
+    commits: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
     """Returns the lock as JSON data: tables `data`, `tokenizer`, `plugins`; no paths, no times.
 
-    Where a dataset is split, also `held_out`: the documents, the same for both parts.
+    Where a dataset is split, also `held_out`: the documents, the same for both parts. `catalogue` is the hash
+    of the catalogue that the tables of datasets are from; a run may go on with another, or with none.
+    `commits` are those at which `hf://` entries are read, by dataset and entry; a run goes on at these.
     """
     named = zip(recipe.names, readers, strict=True)
     kept = {d.name: found.to_json() for d, found in zip(recipe.datasets, held_out, strict=False) if found}
+    at = {d.name: dict(found) for d, found in zip(recipe.datasets, commits, strict=False) if found}
+    where_given = {"held_out": kept, "catalogue": catalogue, "commits": at}
     return {
         "version": 1,
         "data": {name: reader.identity() for name, reader in named},
         "tokenizer": tokenizer_lock(tokenizer),
         "plugins": _plugins(recipe),
-    } | ({"held_out": kept} if kept else {})
+    } | {name: value for name, value in where_given.items() if value}
 
 
 def _plugins(recipe: Recipe) -> dict[str, dict[str, str]]:

@@ -6,15 +6,20 @@ integers: a credit is what a lane owes a dataset, in tokens times PARTS.
 Drawing m tokens of dataset d adds share[i] * m to every credit and takes m * PARTS from credit d, so
 credits always sum to zero, and what was drawn is the integral of the share up to initial credit minus
 credit. Choosing the largest credit keeps every credit within (2 + H(n-1)) of the longest pieces, H the
-harmonic numbers.
+harmonic numbers. Of many datasets the credits are a numpy array (`WideLedger`), with the same choices.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from zephon.bits import key
 from zephon.dataset import Dataset
@@ -27,6 +32,9 @@ R2_SECOND = 0x91E10DA5C79E7B1D
 SPREAD_LANES = 16
 FULL_SPREAD_LANES = 24
 """What lanes owe at the start is spread over num_lanes / 16 rows, at most over one and a half."""
+
+MANY_DATASETS = 16
+"""With more datasets than these arrays are faster than lists."""
 
 Shares = tuple[int, ...]
 
@@ -53,14 +61,107 @@ class Ledger:
     def empty(cls, lane: int, num_datasets: int) -> Ledger:
         """Returns the ledger of a lane that has drawn nothing."""
         zeros = [0] * num_datasets
-        return cls(lane, tokens=zeros.copy(), documents=zeros.copy(), credits=zeros.copy())
+        made = cls if num_datasets <= MANY_DATASETS else WideLedger
+        return made(lane, tokens=zeros.copy(), documents=zeros.copy(), credits=zeros.copy())
 
     def charge(self, dataset: int, num_tokens: int, num_documents: int) -> None:
         """Records that `num_tokens` of `dataset` were drawn, by the shares of this step."""
-        self.credits = credits = [c + s * num_tokens for c, s in zip(self.credits, self.shares, strict=True)]
+        credits = self.credits
+        for i, share in enumerate(self.shares):
+            credits[i] += share * num_tokens
         credits[dataset] -= num_tokens * PARTS
         self.tokens[dataset] += num_tokens
         self.documents[dataset] += num_documents
+
+
+class WideLedger(Ledger):
+    """A ledger of many datasets: to charge one is O(1), and credits are made up when they are asked for.
+
+    Credits stay below 2^63: a lane would have to be owed 2^43 tokens.
+    """
+
+    __slots__ = ("_columns", "_drawn", "_settled", "_shares")
+
+    def __init__(
+        self,
+        lane: int,
+        shares: Shares = (),
+        rest: int = 0,
+        rows: int = 0,
+        tokens: Iterable[int] = (),
+        documents: Iterable[int] = (),
+        credits: Iterable[int] = (),
+    ) -> None:
+        self._columns = _columns(())
+        self._shares: Shares = ()
+        self._settled: NDArray[np.int64] = self._columns.shares
+        self._drawn = 0
+        """Tokens drawn by these shares that are not in `_settled`."""
+        super().__init__(lane, shares, rest, rows, list(tokens), list(documents), list(credits))
+
+    @property
+    def shares(self) -> Shares:
+        """Returns the shares of the step that the next row belongs to."""
+        return self._shares
+
+    @shares.setter
+    def shares(self, shares: Shares) -> None:
+        if shares is not self._shares:
+            self._settle()
+            self._shares, self._columns = shares, _columns(shares)
+
+    @property
+    def credits(self) -> list[int]:
+        """Returns what is owed to each dataset, in tokens times PARTS; a list of its own."""
+        credits: list[int] = self._settle().tolist()
+        return credits
+
+    @credits.setter
+    def credits(self, credits: Iterable[int]) -> None:
+        self._settled, self._drawn = np.array(list(credits), dtype=np.int64), 0
+
+    def _settle(self) -> NDArray[np.int64]:
+        if self._drawn:
+            self._settled += self._columns.shares * self._drawn
+            self._drawn = 0
+        return self._settled
+
+    def charge(self, dataset: int, num_tokens: int, num_documents: int) -> None:
+        """Records that `num_tokens` of `dataset` were drawn, by the shares of this step."""
+        self._drawn += num_tokens
+        self._settled[dataset] -= num_tokens * PARTS
+        self.tokens[dataset] += num_tokens
+        self.documents[dataset] += num_documents
+
+    def choose(self) -> tuple[int, int]:
+        """Returns what `MixtureWorkSource.choose` does."""
+        credits, columns = self._settle(), self._columns
+        if columns.active is not None:
+            credits = credits[columns.active]
+        best = int(credits.argmax())
+        ahead = credits[best] - credits
+        ahead //= columns.of_active + (PARTS - columns.of_active[best])
+        ahead[best] = self.rest
+        run = min(self.rest, int(ahead.min()))
+        return (best if columns.active is None else int(columns.active[best])), run
+
+
+class _Columns(NamedTuple):
+    """The shares of a step as arrays."""
+
+    shares: NDArray[np.int64]
+    active: NDArray[np.int64] | None
+    """The datasets with a share; None where all have one."""
+    of_active: NDArray[np.int64]
+    """The shares of these."""
+
+
+@functools.lru_cache(maxsize=64)
+def _columns(shares: Shares) -> _Columns:
+    """Returns the columns of `shares`."""
+    column = np.array(shares, dtype=np.int64)
+    active = np.flatnonzero(column)
+    return _Columns(column, None if len(active) == len(column) else active, column[active])
 
 
 class WorkSource(Protocol):
@@ -109,6 +210,8 @@ class MixtureWorkSource:
         The run length is exact: asking again before every document gives the same stream, as dataset d stays
         ahead of j for (credit_d - credit_j) // (PARTS - share_d + share_j) tokens.
         """
+        if isinstance(ledger, WideLedger):
+            return ledger.choose()
         credits, shares = ledger.credits, ledger.shares
         active = _active(shares)
         best, _ = active[0]
@@ -140,32 +243,34 @@ def first_credits(lane: int, num_lanes: int, shares: Shares, fresh: tuple[int, .
     are near the plan from the first row on, and do not all change dataset at once. The sum over datasets
     is zero.
     """
-    salt = key("first credits", *fresh)
+    salt, limits = _first_places(shares, fresh)
     place = ((lane + 1) * R2_FIRST + salt) % WORD * PARTS // WORD
     spread = seq_len * min(FULL_SPREAD_LANES, num_lanes) // SPREAD_LANES
     held = seq_len // 2 + ((lane + 1) * R2_SECOND + salt) % WORD * spread // WORD
-    picked = _pick(shares, fresh, place)
-    if picked is not None:
-        gains = [-held * share for share in shares]
-        gains[picked] += held * PARTS
-        return tuple(gains)
-    mean_held = (seq_len + spread) // 2
-    fresh_share = sum(shares[i] for i in fresh)
-    gains = [-mean_held * share if i in fresh else 0 for i, share in enumerate(shares)]
-    others = [i for i, share in enumerate(shares) if share and i not in fresh]
-    for i in others:
-        gains[i] = mean_held * fresh_share * shares[i] // (PARTS - fresh_share)
-    gains[others[0]] -= sum(gains)
+    if place >= limits[-1]:
+        return _given_back(shares, fresh, (seq_len + spread) // 2)
+    gains = [-held * share for share in shares]
+    gains[fresh[bisect.bisect_right(limits, place)]] += held * PARTS
     return tuple(gains)
 
 
-def _pick(shares: Shares, among: tuple[int, ...], place: int) -> int | None:
-    """Returns the dataset of `among` in whose share `place` falls, in [0, PARTS), or None."""
-    for i in among:
-        if place < shares[i]:
-            return i
-        place -= shares[i]
-    return None
+@functools.lru_cache(maxsize=64)
+def _first_places(shares: Shares, fresh: tuple[int, ...]) -> tuple[int, list[int]]:
+    """Returns a salt, and where the shares of the datasets `fresh` end when laid out one after the other."""
+    return key("first credits", *fresh), list(itertools.accumulate(shares[i] for i in fresh))
+
+
+@functools.lru_cache(maxsize=64)
+def _given_back(shares: Shares, fresh: tuple[int, ...], held: int) -> Shares:
+    """Returns the gains where each of the datasets `fresh` is owed less by `held` tokens, by its share."""
+    among = frozenset(fresh)
+    fresh_share = sum(shares[i] for i in fresh)
+    gains = [-held * share if i in among else 0 for i, share in enumerate(shares)]
+    others = [i for i, share in enumerate(shares) if share and i not in among]
+    for i in others:
+        gains[i] = held * fresh_share * shares[i] // (PARTS - fresh_share)
+    gains[others[0]] -= sum(gains)
+    return tuple(gains)
 
 
 def begin_step(

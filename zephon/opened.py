@@ -15,11 +15,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon.catalogue import Catalogue, Listed, open_catalogue
 from zephon.dataset import TRAIN, VALID, Dataset
 from zephon.holdout import HeldOutDocuments, hold_out
 from zephon.lock import make_lock
 from zephon.order import Addresses, Order
 from zephon.packing import PackerPlan
+from zephon.paths import resolve
 from zephon.prepare import DatasetRules, Prepare
 from zephon.readers import RandomReader, Report, is_tokenized, open_reader
 from zephon.readers.subset import SubsetReader
@@ -43,6 +45,19 @@ def default_cache() -> Path:
     if given := os.environ.get("ZEPHON_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zephon"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedDataset:
+    """One dataset whose files are known."""
+
+    reader: RandomReader
+    """Of the documents that `where`, `limit` and the part of a holdout leave."""
+    held_out: HeldOutDocuments | None
+    listed: Listed | None
+    """What a catalogue has of it."""
+    commits: Mapping[str, str]
+    """Of each `hf://` entry, the commit at which it is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,14 +128,23 @@ def open_recipe(
     recipe.build_work_source()
     read_tokenizer(recipe.tokenize, base=recipe.base, backend=backend)  # before an index is made for hours
     folder = default_cache() if cache is None else Path(cache)
+    catalogue = open_catalogue(recipe.catalogue, recipe.base, folder) if recipe.catalogue else None
     opened = [
-        open_dataset(recipe, dataset, cache=folder, spool_bytes=spool_bytes, report=report, lock=lock)
+        open_dataset(
+            recipe,
+            dataset,
+            cache=folder,
+            spool_bytes=spool_bytes,
+            report=report,
+            lock=lock,
+            catalogue=catalogue,
+        )
         for dataset in recipe.datasets
     ]
-    readers, held_out = tuple(reader for reader, _ in opened), tuple(documents for _, documents in opened)
+    readers, held_out = tuple(one.reader for one in opened), tuple(one.held_out for one in opened)
     orders = tuple(
-        make_order(recipe, dataset, reader, cache=folder, report=report)
-        for dataset, reader in zip(recipe.datasets, readers, strict=True)
+        make_order(recipe, dataset, one, cache=folder, report=report)
+        for dataset, one in zip(recipe.datasets, opened, strict=True)
     )
     samples = [text for reader in readers for text in _sample(reader)]
     encoder, tokenizer = load_tokenizer(recipe.tokenize, base=recipe.base, backend=backend, samples=samples)
@@ -133,7 +157,14 @@ def open_recipe(
         table=table,
         packer=packer,
         flush_every=recipe.effective_flush_every(packer),
-        lock=make_lock(recipe, readers, tokenizer, held_out),
+        lock=make_lock(
+            recipe,
+            readers,
+            tokenizer,
+            held_out,
+            catalogue="" if catalogue is None else catalogue.hash,
+            commits=[one.commits for one in opened],
+        ),
         held_out=held_out,
     )
 
@@ -146,20 +177,36 @@ def open_dataset(
     spool_bytes: int,
     report: Report | None = None,
     lock: Mapping[str, Any] | None = None,
-) -> tuple[RandomReader, HeldOutDocuments | None]:
-    """Returns the reader of a dataset, or of the part of it that is held out, and which documents are."""
-    whole = open_reader(dataset, base=recipe.base, cache=cache, spool_bytes=spool_bytes, report=report)
-    reader = select(dataset, whole, cache, report)
+    catalogue: Catalogue | None = None,
+) -> OpenedDataset:
+    """Returns the dataset, of which the part is read that is not, or is, held out.
+
+    An earlier `lock` says which documents are held out and at which commits `hf://` entries are read.
+    """
+    listed = catalogue.find(dataset, recipe.base) if catalogue is not None else None
+    pinned = listed.commits if listed is not None else (lock or {}).get("commits", {}).get(dataset.name, {})
+    commits = resolve(dataset.paths, recipe.base, pinned)
+    whole = open_reader(
+        dataset,
+        base=recipe.base,
+        cache=cache,
+        spool_bytes=spool_bytes,
+        report=report,
+        table=None if listed is None else listed.table,
+        commits=commits,
+    )
+    reader = select(dataset, whole, cache, report, chosen=None if listed is None else listed.chosen)
     documents = hold_out(dataset, reader, lock)
     if documents is not None and documents.held_out.part == VALID:
-        return SubsetReader(reader, documents.documents), documents
-    return reader, documents
+        reader = SubsetReader(reader, documents.documents)
+    return OpenedDataset(reader=reader, held_out=documents, listed=listed, commits=commits)
 
 
 def make_order(
-    recipe: Recipe, dataset: Dataset, reader: RandomReader, *, cache: Path, report: Report | None = None
+    recipe: Recipe, dataset: Dataset, opened: OpenedDataset, *, cache: Path, report: Report | None = None
 ) -> Order | StreamOrder:
     """Returns the order of a dataset's documents over the recipe's lanes."""
+    reader = opened.reader
     chunks = reader.chunks()
     if isinstance(reader, StreamReader):
         return StreamOrder(
@@ -169,6 +216,7 @@ def make_order(
             files=[file.name for file in reader.files],
             num_bytes=chunks.num_bytes,
         )
+    ranked = None if opened.listed is None else opened.listed.ranked
     return Order(
         seed=recipe.seed,
         name=dataset.name,
@@ -177,7 +225,7 @@ def make_order(
         num_bytes=chunks.num_bytes,
         order=dataset.order,
         max_epochs=dataset.max_epochs,
-        ranked=rank(dataset, reader, cache, report),
+        ranked=rank(dataset, reader, cache, report) if ranked is None else ranked,
     )
 
 

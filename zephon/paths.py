@@ -1,7 +1,7 @@
 """From the path entries of a dataset to its files, in an order that no file system can change.
 
-Upstream: `Dataset.paths` and the recipe's folder. Downstream: the readers, which take `DataFile`s.
-An entry is a file, a folder (taken recursively) or a glob with `*`, `?`, `[...]` and `**`.
+Upstream: `Dataset.paths` and the recipe's folder. Downstream: `listing.py` for URLs; the readers, which take
+`DataFile`s. An entry is a file, a folder (taken recursively) or a glob with `*`, `?`, `[...]` and `**`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zephon import listing
 from zephon.errors import DataError
-from zephon.remote import redact
+from zephon.listing import LEFT_OUT
+from zephon.urls import LOCAL, is_url, redact, scheme
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
-_LEFT_OUT = (".", "_")
 _NUM_SHOWN = 5
 
 
@@ -44,7 +45,7 @@ class DataFile:
     @property
     def is_remote(self) -> bool:
         """Returns whether the file lies behind a URL."""
-        return "://" in self.path
+        return is_url(self.path)
 
     @property
     def shown(self) -> str:
@@ -60,20 +61,50 @@ def list_files(
 ) -> list[DataFile]:
     """Returns the files of `entries`, ordered by (entry, name in UTF-8 byte order).
 
-    Relative entries start at `base`; `${VAR}` and a leading `~` are expanded. In folders, and where a
-    wildcard stands for the name, names that start with `.` or `_` are left out.
+    Relative entries start at `base`; `${VAR}` and a leading `~` are expanded; an entry may be a URL of any
+    scheme of fsspec. In folders, and where a wildcard stands for the name, names that start with `.` or `_`
+    are left out. `revisions` are commits of `hf://` entries, as `resolve` gives them; others are asked for.
     Raises `DataError` for an entry without files and for a file that is reached twice.
     """
+    commits = resolve(entries, base, revisions or {})
+    patterns = [absolute(written, base) for written in entries]
+    urls = [i for i, pattern in enumerate(patterns) if is_url(pattern)]
+    for i in urls:
+        if entries[i] in commits:
+            patterns[i] = listing.at_commit(patterns[i], commits[entries[i]])
+    listed = listing.expand_all([entries[i] for i in urls], [patterns[i] for i in urls])
+    remote = dict(zip(urls, listed, strict=True))
     files: list[DataFile] = []
-    for entry, written in enumerate(entries):
-        pattern = _absolute(written, base)
-        root, paths = _find(pattern)
-        if not paths:
+    for entry, (written, pattern) in enumerate(zip(entries, patterns, strict=True)):
+        if entry in remote:
+            found = [_remote_file(file, entry) for file in remote[entry]]
+        else:
+            root, paths = _find(pattern)
+            found = [_data_file(path, root, entry) for path in paths]
+        if not found:
             raise _nothing_found(written, pattern)
-        found = [_data_file(path, root, entry) for path in paths]
         files += sorted(found, key=lambda file: os.fsencode(file.name))
     _refuse_twice(files, entries)
     return files
+
+
+def resolve(entries: Sequence[str], base: Path, pinned: Mapping[str, str]) -> dict[str, str]:
+    """Returns the commit at which each `hf://` entry is read, by the entry as written.
+
+    Those in `pinned`, from an earlier lock, are taken from there; each other branch costs one request.
+    """
+    commits: dict[str, str] = {}
+    asked: dict[tuple[str, str], str] = {}  # entries of one branch are read at one commit
+    for written in entries:
+        url = absolute(written, base)
+        branch = listing.branch(url) if is_url(url) else None
+        if branch is None:
+            continue
+        if written in pinned:
+            commits[written] = pinned[written]
+        else:
+            commits[written] = asked[branch] = asked.get(branch) or listing.commit(written, url)
+    return commits
 
 
 def expand(written: str, what: str) -> str:
@@ -83,7 +114,7 @@ def expand(written: str, what: str) -> str:
         if match[1] in os.environ:
             return os.environ[match[1]]
         raise DataError.explained(
-            f"{what} {written!r} uses {match[0]}",
+            f"{what} {redact(written)!r} uses {match[0]}",
             got="the environment variable is not set",
             rule="every ${VAR} in a path is set where the run starts",
             cure=f"export {match[1]}=... or write the path out",
@@ -92,16 +123,20 @@ def expand(written: str, what: str) -> str:
     return os.path.expanduser(_VARIABLE.sub(value, written))
 
 
-def _absolute(written: str, base: Path) -> str:
-    """Returns the entry with variables expanded, absolute and without `.` and `..`."""
+def absolute(written: str, base: Path) -> str:
+    """Returns the entry with variables expanded: a URL, or an absolute path without `.` and `..`."""
     expanded = expand(written, "path")
-    if "://" in expanded:
-        raise DataError.explained(
-            f"path {written!r} is a URL",
-            got=expanded,
-            rule="datasets are read from local or mounted file systems",
-            cure="copy or mount the files and give their path",
-        )
+    if is_url(expanded):
+        if "::" in re.sub(r"//\[[^/]*\]", "", expanded):  # not the host of an IPv6 address
+            raise DataError.explained(
+                f"path {redact(written)!r} is a chain of file systems",
+                got="`::`",
+                rule="an entry is one path or one URL",
+                cure="give the URL of the files themselves; compressed files are unpacked by their name",
+            )
+        if scheme(expanded) not in LOCAL:
+            return expanded
+        expanded = expanded.partition("://")[2]
     return os.path.normpath(os.path.join(os.path.abspath(base), expanded))
 
 
@@ -116,12 +151,12 @@ def _find(pattern: str) -> tuple[str, list[str]]:
         root = os.path.dirname(root)
     below = os.path.relpath(pattern, root)
     wild = below.split(os.sep)
-    spelled = any(part.startswith(_LEFT_OUT) for part in wild)
+    spelled = any(part.startswith(LEFT_OUT) for part in wild)
     paths: set[str] = set()
     for match in glob.iglob(os.path.join(glob.escape(root), below), recursive=True):
         path = os.path.normpath(match)
         parts = os.path.relpath(path, root).split(os.sep)
-        if path != root and not spelled and any(part.startswith(_LEFT_OUT) for part in parts):
+        if path != root and not spelled and any(part.startswith(LEFT_OUT) for part in parts):
             continue
         paths.update(_walk(path, ()) if os.path.isdir(path) else (path,))
     return root, list(paths)
@@ -138,7 +173,7 @@ def _walk(folder: str, above: tuple[str, ...]) -> Iterator[str]:
             cure="remove the link or name the files with a pattern",
         )
     for name in os.listdir(folder):
-        if not name.startswith(_LEFT_OUT):
+        if not name.startswith(LEFT_OUT):
             path = os.path.join(folder, name)
             if os.path.isdir(path):
                 yield from _walk(path, (*above, real))
@@ -164,6 +199,12 @@ def _data_file(path: str, root: str, entry: int) -> DataFile:
     )
 
 
+def _remote_file(file: listing.RemoteFile, entry: int) -> DataFile:
+    return DataFile(
+        path=file.url, name=file.name, size_bytes=file.size_bytes, mtime_ns=0, etag=file.etag, entry=entry
+    )
+
+
 def _not_a_file(path: str, got: str) -> DataError:
     return DataError.explained(
         f"{path} cannot be read",
@@ -176,18 +217,26 @@ def _not_a_file(path: str, got: str) -> DataError:
 def _refuse_twice(files: Sequence[DataFile], entries: Sequence[str]) -> None:
     seen: dict[str, DataFile] = {}
     for file in files:
-        other = seen.setdefault(os.path.realpath(file.path), file)
+        other = seen.setdefault(file.path if file.is_remote else os.path.realpath(file.path), file)
         if other is not file:
             raise DataError.explained(
-                f"{file.path} is reached twice",
-                got=f"as {other.name} by {entries[other.entry]!r} "
-                f"and as {file.name} by {entries[file.entry]!r}",
+                f"{file.shown} is reached twice",
+                got=f"as {other.name} by {redact(entries[other.entry])!r} "
+                f"and as {file.name} by {redact(entries[file.entry])!r}",
                 rule="a file belongs to a dataset once",
                 cure="make the entries disjoint",
             )
 
 
 def _nothing_found(written: str, pattern: str) -> DataError:
+    if is_url(pattern):
+        return DataError.explained(
+            f"path {redact(written)!r} names no file",
+            got=f"nothing at {redact(pattern)}",
+            rule="an entry is a file, a folder with files or a glob that matches files "
+            "(names that start with . or _ are left out)",
+            cure="correct the path; what is private may need credentials to be seen",
+        )
     parent = pattern
     while not os.path.isdir(parent):
         parent = os.path.dirname(parent)

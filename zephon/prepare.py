@@ -170,7 +170,7 @@ class Prepare:
             read.texts = found.texts[:num_read]
         else:
             lengths = found.lengths[:num_read]
-            read.ids = found.tokens[: int(lengths.sum())].astype(np.uint32), lengths
+            read.ids = found.tokens[: int(lengths.sum())].astype(np.uint32, copy=False), lengths
         return read
 
     def _locate(self, request: Request) -> tuple[Int64, Addresses, int]:
@@ -266,9 +266,10 @@ class _Read:
 
 def check_ids(found: Tokens, vocab_size: int) -> None:
     """Makes documents with ids that the tokenizer does not know faulty, and takes out their tokens."""
-    wrong = np.flatnonzero((found.tokens < 0) | (found.tokens >= vocab_size))
-    if not len(wrong):
+    tokens = found.tokens
+    if not len(tokens) or (int(tokens.max()) < vocab_size and int(tokens.min()) >= 0):
         return
+    wrong = np.flatnonzero((tokens < 0) | (tokens >= vocab_size))
     ends = np.cumsum(found.lengths)
     documents, firsts = np.unique(np.searchsorted(ends, wrong, side="right"), return_index=True)
     ids = found.tokens[wrong[firsts]].tolist()

@@ -5,7 +5,7 @@ Upstream: the delivered states of `loader.py`. Downstream: trainers that log it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from zephon.lane import LaneState
 from zephon.order import Order
+from zephon.stream import Cursor
 from zephon.stream_order import StreamOrder
 
 
@@ -31,18 +32,27 @@ class RankProgress:
     """(num_datasets,) how often the lanes have gone through their documents, their mean."""
 
 
-def measure(lanes: Mapping[int, LaneState], orders: Sequence[Order | StreamOrder], rows_per_step: int) -> RankProgress:
+def measure(
+    lanes: Mapping[int, LaneState], orders: Sequence[Order | StreamOrder], rows_per_step: int
+) -> RankProgress:
     """Returns the progress of `lanes`, by lane; cost: one pass over lanes times datasets."""
-    epochs = np.zeros(len(orders))
-    for lane, state in lanes.items():
-        for dataset, cursor in enumerate(state.cursors):
-            if cursor is not None:
-                group, num_documents = orders[dataset].group(lane)
-                epochs[dataset] += cursor.position * len(group) / num_documents
+    cursors = zip(*(state.cursors for state in lanes.values()), strict=True)
+    epochs = [_epochs(order, lanes, column) for order, column in zip(orders, cursors, strict=True)]
     return RankProgress(
         num_steps=min(state.delivered_rows for state in lanes.values()) // rows_per_step,
         num_lanes=len(lanes),
         tokens=np.array([state.tokens for state in lanes.values()], dtype=np.int64).sum(axis=0),
         documents=np.array([state.documents for state in lanes.values()], dtype=np.int64).sum(axis=0),
-        epochs=epochs / len(lanes),
+        epochs=np.array(epochs, dtype=np.float64) / len(lanes),
     )
+
+
+def _epochs(order: Order | StreamOrder, lanes: Iterable[int], cursors: Iterable[Cursor | None]) -> float:
+    """Returns how often the lanes have gone through the documents of a dataset, their sum."""
+    total, group, num_documents = 0.0, range(0), 0
+    for lane, cursor in zip(lanes, cursors, strict=True):
+        if cursor is not None:
+            if lane not in group:
+                group, num_documents = order.group(lane)
+            total += cursor.position * len(group) / num_documents
+    return total

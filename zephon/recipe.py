@@ -59,6 +59,9 @@ class Recipe:
     """What a lane does when a dataset with `max_epochs` has no more documents for it. `stop`: the run ends
     before the first step that some lane cannot fill. `redistribute`: the others take over its share, and the
     run ends so when none is left. `pad`: the same, but a lane that has ended gives padding until all have."""
+    catalogue: str = ""
+    """A folder or URL where `zephon index` wrote what there is of the datasets, so that no launch lists or
+    opens their files; no part of the fingerprint."""
     base: Path = field(default_factory=Path, compare=False)
     """The folder at which relative paths start."""
 
@@ -107,9 +110,10 @@ class Recipe:
         return any(dataset.max_epochs is not None for dataset in self.datasets)
 
     @property
-    def is_split(self) -> bool:
-        """Returns whether some dataset has documents held out, of which an earlier lock may have the list."""
-        return any(dataset.held_out is not None for dataset in self.datasets)
+    def follows_lock(self) -> bool:
+        """Returns whether an earlier lock says what is read: documents held out, commits of `hf://` entries."""
+        is_split = any(dataset.held_out is not None for dataset in self.datasets)
+        return is_split or any("hf://" in path for dataset in self.datasets for path in dataset.paths)
 
     def build_schedule(self) -> Schedule:
         """Returns the schedule, built by its plugin where the recipe holds a table."""

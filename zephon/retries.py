@@ -1,7 +1,7 @@
-"""Requests over a network: what may pass is tried again, within limits; what stays is one error with its cure.
+"""Requests over a network: what may pass is tried again, within limits; what stays is one error with a cure.
 
-Upstream: `remote.py`. Downstream: whatever a file system of fsspec raises, which no list of types covers: this
-is where such errors are caught, sorted by what they say, and rid of secrets.
+Upstream: `remote.py`. Downstream: whatever a file system of fsspec raises, which no list of types covers:
+here such errors are caught, sorted by what they say, and rid of secrets.
 """
 
 from __future__ import annotations
@@ -82,6 +82,10 @@ class OtherContentError(Exception):
     """What a server gives is not the file that was listed; the text says how, without secrets."""
 
 
+class MissingError(DataError):
+    """There is nothing at a URL."""
+
+
 class UnusableError(Exception):
     """A server that answers, but not so that a file can be read; the text says how."""
 
@@ -112,7 +116,8 @@ def run(subject: str, url: str, request: Callable[[float], T]) -> T:
         except DataError:
             raise
         except Exception as error:
-            kind, text = _diagnose(error), _text(error, url)
+            caught = error
+        kind, text = _diagnose(caught), _text(caught, url)  # where nothing that fails can show the error
         differed += kind == _OTHER
         spent_s = time.monotonic() - begin
         if kind == _OTHER and differed > 1:
@@ -126,9 +131,9 @@ def run(subject: str, url: str, request: Callable[[float], T]) -> T:
 
 
 def wait_for(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], limit_s: float) -> T:
-    """Returns what `work`, run by the loop of another thread, returns within `limit_s`; it never outlives this.
+    """Returns what `work`, run by the loop of another thread, returns within `limit_s`.
 
-    Raises `TimeoutError` also where the loop itself does not answer.
+    The work never outlives the call. Raises `TimeoutError` also where the loop itself does not answer.
     """
     future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, limit_s), loop)
     end = time.monotonic() + limit_s + _GRACE_S
@@ -174,12 +179,13 @@ def _diagnose(error: Exception) -> str:
         return _GONE
     if isinstance(error, PermissionError) or status in _DENIED or names & _DENIED_NAMES:
         return _REFUSED
+    if names & _PASSING_NAMES and "CertificateError" not in str(names):
+        return _LATER  # whatever status an answer cut short came with
     if status:
         return _LATER if status in _PASSING or status >= 500 else _UNKNOWN
     if isinstance(error, IsADirectoryError | NotADirectoryError) or "CertificateError" in str(names):
         return _UNKNOWN
-    passing = isinstance(error, OSError | EOFError | asyncio.TimeoutError) or names & _PASSING_NAMES
-    return _LATER if passing else _UNKNOWN
+    return _LATER if isinstance(error, OSError | EOFError | asyncio.TimeoutError) else _UNKNOWN
 
 
 def _status(error: BaseException | None) -> int:
@@ -189,16 +195,18 @@ def _status(error: BaseException | None) -> int:
             return 0
         response = getattr(error, "response", None)
         if isinstance(response, dict):
-            response = response.get("ResponseMetadata", {})
-            found = [response.get("HTTPStatusCode")]
+            found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         else:
-            found = [getattr(error, name, None) for name in ("status", "status_code", "code")]
-            found.append(getattr(response, "status_code", None))
-        for value in found:
-            if isinstance(value, int) and 400 <= value < 600:
-                return value
+            found = getattr(response, "status_code", None) or _first_attribute(error)
+        if isinstance(found, int) and 400 <= found < 600:
+            return found
         error = error.__cause__ or error.__context__
     return 0
+
+
+def _first_attribute(error: BaseException) -> object:
+    names = ("status", "status_code", "code")  # `code` last: reading it from an error of aiohttp warns
+    return next((value for name in names if (value := getattr(error, name, None)) is not None), None)
 
 
 def _text(error: Exception, url: str) -> str:
@@ -214,7 +222,7 @@ def _text(error: Exception, url: str) -> str:
 def _lasting(kind: str, subject: str, url: str, text: str) -> DataError:
     """Returns the error of what no further try can mend."""
     if kind == _GONE:
-        return DataError.explained(
+        return MissingError.explained(
             f"{subject} is not there",
             got=text,
             rule="the files of a dataset stay where they are while it is open",

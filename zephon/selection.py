@@ -28,13 +28,21 @@ _VERSION = 1
 Int64 = NDArray[np.int64]
 
 
-def select(dataset: Dataset, reader: RandomReader, cache: Path, report: Report | None = None) -> RandomReader:
+def select(
+    dataset: Dataset,
+    reader: RandomReader,
+    cache: Path,
+    report: Report | None = None,
+    *,
+    chosen: Int64 | None = None,
+) -> RandomReader:
     """Returns a reader of the documents that `where` and then `limit` leave, in file order.
 
-    Cost, where a condition is given: its columns of every file, the first time.
+    `chosen` are the numbers of those that `where` leaves, where a catalogue has them. Cost of a condition
+    else: its columns of every file, the first time.
     """
     if dataset.where:
-        documents = _chosen(dataset, reader, cache, report)
+        documents = choose(dataset, reader, cache, report) if chosen is None else chosen
         if not len(documents):
             total = int(reader.chunks().num_documents.sum())
             raise DataError.explained(
@@ -100,7 +108,7 @@ def _refuse_without_columns(dataset: str, source: Any, columns: tuple[str, ...])
         )
 
 
-def _chosen(dataset: Dataset, reader: RandomReader, cache: Path, report: Report | None) -> Int64:
+def choose(dataset: Dataset, reader: RandomReader, cache: Path, report: Report | None) -> Int64:
     """Returns the numbers of the documents that meet the condition, ascending."""
     where, source = parse_where(dataset.where, dataset.name), _source(reader)
     _refuse_without_columns(dataset.name, source, where.columns)

@@ -4,7 +4,8 @@ Upstream: a `Reader`. Downstream: the loader. A spool file is a header, int64 of
 UTF-8 and a small table of faults. Chunks of short documents are mapped into memory, where a read costs no
 system call; the others are read by position, so that resident memory does not grow with what was read. The
 price is disk: the uncompressed size of the text, bounded for the whole folder. Files that can only be read
-from their start are expanded whole, in one pass.
+from their start are expanded whole, in one pass. Chunks that a reader finds as they are in a local file are
+read there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,22 @@ _ABANDONED_S = 3600
 _SUFFIX = ".spool"
 
 
+class InPlace(Protocol):
+    """A `Reader` of which some chunks can be read where they lie, without a spool file."""
+
+    def view(self, chunk: int) -> View | None:
+        """Returns the chunk as it lies in a local file; None for one that has to be expanded."""
+        ...
+
+    def check(self, chunks: NDArray[np.int64]) -> None:
+        """Raises `DataError` if a file in which one of these chunks is open has changed."""
+        ...
+
+    def close(self) -> None:
+        """Drops descriptors; a later read opens them again."""
+        ...
+
+
 class Spool:
     """The documents of a `Reader` at random addresses."""
 
@@ -52,6 +69,7 @@ class Spool:
         self.reader = reader
         self._table: ChunkTable | None = getattr(reader, "table", None)
         self._by_file = hasattr(reader, "read_file") and self._table is not None
+        self._in_place = cast(InPlace, reader) if hasattr(reader, "view") else None
         self._folder = origin.cache / "spool"
         self._limit_bytes, self._mapped_bytes = limit_bytes, mapped_bytes
         self._chunks = reader.chunks()
@@ -82,10 +100,14 @@ class Spool:
 
     def texts(self, chunk: NDArray[np.int64], record: NDArray[np.int64], max_bytes: int) -> Texts:
         """Returns the documents at (chunk[i], record[i]); the first of a chunk pays for reading all of it."""
+        if self._in_place is not None:
+            self._in_place.check(chunk)
         return self._views.texts(chunk, record, max_bytes)
 
     def tokens(self, chunk: NDArray[np.int64], record: NDArray[np.int64], max_bytes: int) -> Tokens:
         """Returns the token ids at (chunk[i], record[i]), as `texts` does."""
+        if self._in_place is not None:
+            self._in_place.check(chunk)
         return self._views.tokens(chunk, record, max_bytes, TOKEN)
 
     def where(self, chunk: int, record: int) -> tuple[str, int]:
@@ -101,6 +123,8 @@ class Spool:
     def close(self) -> None:
         """Drops descriptors and maps; a later read opens them again."""
         self._views.clear()
+        if self._in_place is not None:
+            self._in_place.close()
 
     def path(self, chunk: int) -> Path:
         """Returns where the chunk is expanded to."""
@@ -118,10 +142,15 @@ class Spool:
             else:
                 stamped = with_stamps(self.name, self._table.files[file])
                 known = [self._table.kind, self._table.samples[file], *file_key(stamped)]
+                if hasattr(self.reader, "spool_key"):  # what else decides, such as a file beside it
+                    known += self.reader.spool_key(file)
             folder = self._folders[file] = self._folder / folder_name([*self._content, *known])
         return folder
 
     def _open_or_expand(self, chunk: int) -> View:
+        found = None if self._in_place is None else self._in_place.view(chunk)
+        if found is not None:
+            return found
         path = self.path(chunk)
         view = self._open(chunk, path)
         if view is None and self._by_file:
@@ -170,6 +199,9 @@ class Spool:
 
     def _damaged(self, chunk: int) -> DataError:
         """Removes a spool file that does not hold what was written, and returns the error that says so."""
+        if self._in_place is not None and self._in_place.view(chunk) is not None:
+            self._views.drop(chunk)
+            return self._changed(chunk, "bytes that are not UTF-8, or too few")
         path = self.path(chunk)
         path.unlink(missing_ok=True)
         self._views.drop(chunk)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from zephon.errors import DataError
 from zephon.paths import DataFile
 from zephon.readers.base import TOKEN, Chunks, Column, Origin, Texts, Tokens, is_tokenized, labels
-from zephon.readers.table import file_key
+from zephon.readers.table import file_key, with_stamps
 from zephon.spool import folder_name, open_column, trim, write_column
 from zephon.stream_order import FILE_SHIFT, WINDOW_RECORDS, split_chunk
 from zephon.views import View, Views
@@ -77,7 +77,7 @@ class StreamReader:
     """The documents of a streamed dataset at (file << 32 | window, record in the window)."""
 
     def __init__(self, source: RecordSource, origin: Origin, *, limit_bytes: int) -> None:
-        self.name, self.files = origin.dataset.name, origin.files
+        self.name, self.files, self.kind = origin.dataset.name, origin.files, source.kind
         self.is_tokenized = is_tokenized(source)
         self._source, self._limit_bytes = source, limit_bytes
         self._spool = origin.cache / "spool"
@@ -151,7 +151,11 @@ class StreamReader:
 
     def _path(self, chunk: int) -> Path:
         file, window = split_chunk(chunk)
-        return self._spool / folder_name([*self._content, *file_key(self.files[file])]) / f"{window}.spool"
+        return (
+            self._spool
+            / folder_name([*self._content, *file_key(with_stamps(self.name, self.files[file]))])
+            / f"{window}.spool"
+        )
 
     def _open_window(self, chunk: int) -> View:
         """Returns the view of a window, reading on to it where no spool file has it."""
@@ -170,7 +174,7 @@ class StreamReader:
         with self._lock:
             reading = self._readings.pop(file, None)
         if reading is None or reading.window > window:
-            reading = _Reading(self._source, self.files[file])
+            reading = _Reading(self._source, with_stamps(self.name, self.files[file]))
         raws = reading.next_window()
         while reading.window <= window and len(raws) == WINDOW_RECORDS:
             raws = reading.next_window()

@@ -25,13 +25,14 @@ from zephon.tokenizer import Tokenize
 
 TOP = (
     "seed", "lanes", "global_batch_size", "total_steps", "flush_every",
-    "when_exhausted", "tokenize", "packing", "schedule", "work_source", "datasets",
+    "when_exhausted", "catalogue", "tokenize", "packing", "schedule", "work_source", "datasets",
 )  # fmt: skip
 DATASET = (
     "name", "path", "kind", "text", "tokens", "dtype", "columns", "where", "limit", "stream",
     "on_error", "max_bad", "order", "max_epochs",
 )  # fmt: skip
 HOLDOUT = ("documents", "seed", "part")
+PARTITION = ("by", "edges", "nulls", "names")
 TOKENIZE = ("tokenizer", "bos", "eos", "parse_special")
 
 
@@ -125,11 +126,11 @@ def recipe_from_table(table: Mapping[str, Any], base: Path) -> Recipe:
         raise ValueError("[tokenize] must have `tokenizer` and [packing] must have `seq_len`")
     known = {name: packing[name] for name in PACKING if name in packing}
     options = {name: value for name, value in packing.items() if name not in PACKING}
-    whole = {name: table[name] for name in TOP[:6] if name in table}
+    whole = {name: table[name] for name in TOP[:7] if name in table}
     recipe = Recipe(
         seed=whole.pop("seed", 0),
         global_batch_size=whole.pop("global_batch_size"),
-        datasets=tuple(_dataset(entry) for entry in entries),
+        datasets=tuple(dataset for entry in entries for dataset in _datasets(entry)),
         schedule=_table(table, "schedule"),
         tokenize=Tokenize(**tokenize),
         packing=Packing(**known, options=options),
@@ -145,21 +146,28 @@ def _table(table: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(table[name])
 
 
-def _dataset(entry: Mapping[str, Any]) -> Dataset:
+def _datasets(entry: Mapping[str, Any]) -> list[Dataset]:
+    """Returns the dataset of an entry, or its parts; each part of a partition holds out its own documents."""
     where = f"dataset {entry.get('name', '?')!r}"
-    _refuse_unknown(entry, (*DATASET, "holdout"), where)
+    _refuse_unknown(entry, (*DATASET, "holdout", "partition"), where)
     for name in ("name", "path"):
         if name not in entry:
             raise ValueError(f"{where}: lacks `{name}`")
-    fields = {name: value for name, value in entry.items() if name not in ("path", "holdout")}
-    dataset = Dataset.from_path(fields.pop("name"), entry["path"], **fields)
+    fields = {name: entry[name] for name in DATASET[2:] if name in entry}
+    datasets = [Dataset.from_path(entry["name"], entry["path"], **fields)]
+    if "partition" in entry:
+        partition = _table(entry, "partition")
+        _refuse_unknown(partition, PARTITION, f"{where}, partition")
+        if "by" not in partition or "edges" not in partition:
+            raise ValueError(f"{where}: `partition` must have `by`, a column, and `edges`")
+        datasets = list(datasets[0].partition(**partition))
     if "holdout" not in entry:
-        return dataset
+        return datasets
     holdout = _table(entry, "holdout")
     _refuse_unknown(holdout, HOLDOUT, f"{where}, holdout")
     if "documents" not in holdout:
         raise ValueError(f"{where}: `holdout` must say how many `documents`")
-    return replace(dataset, held_out=HeldOut(**holdout))
+    return [replace(dataset, held_out=HeldOut(**holdout)) for dataset in datasets]
 
 
 def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
@@ -190,6 +198,8 @@ def write_recipe(recipe: Recipe) -> str:
     ]
     if recipe.when_exhausted != STOP:
         lines.append(f"when_exhausted = {toml_value(recipe.when_exhausted)}")
+    if recipe.catalogue:
+        lines.append(f"catalogue = {toml_value(recipe.catalogue)}")
     tables = {
         "tokenize": _without_defaults(Tokenize(tokenizer="?"), recipe.tokenize, TOKENIZE),
         "packing": _without_defaults(Packing(seq_len=1), recipe.packing, PACKING[1:]),

@@ -1,6 +1,6 @@
 """URLs as text: which parts there are, and which of them nobody may see.
 
-Downstream: `paths.py`, `listing.py` and `remote.py`; `redact` is for whatever shows a text that may hold a URL.
+Downstream: `paths.py`, `listing.py`, `remote.py`; `redact` is for whatever shows a text that may hold a URL.
 """
 
 from __future__ import annotations

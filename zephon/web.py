@@ -8,12 +8,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from zephon.retries import OtherContentError, UnusableError
 
 WHOLE_BYTES = 64 << 20
 """Files of servers without ranges are read only up to this size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A range of a file, and what is known of the file."""
+
+    start: int
+    size: int
+    total: int
+    """Bytes of the whole file."""
+    etag: str = ""
+    """The stamp of the file when it was listed; empty: not compared."""
+
+
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _STAMPS = ("ETag", "Content-MD5", "Last-Modified")
 
@@ -41,29 +56,27 @@ async def look(fs: Any, url: str, headers: Mapping[str, str]) -> tuple[int, str]
         return total, stamp(answer.headers)
 
 
-async def read(fs: Any, url: str, headers: Mapping[str, str], place: tuple[int, int, int, str]) -> bytes:
-    """Returns the bytes at `place`: start, size, size of the file, stamp of the file or an empty string."""
-    start, size, total, etag = place
+async def read(fs: Any, url: str, headers: Mapping[str, str], part: Part) -> bytes:
+    """Returns exactly the bytes of `part`, however the server answers, or raises."""
     session = await fs.set_session()
-    async with session.get(fs.encode_url(url), **_arguments(fs, headers, start, size)) as answer:
+    async with session.get(fs.encode_url(url), **_arguments(fs, headers, part.start, part.size)) as answer:
         _raise_for_status(answer)
-        now = stamp(answer.headers)
-        if other(etag, now):
+        if other(part.etag, stamp(answer.headers)):
             raise OtherContentError("other content than when it was opened, by its ETag or date")
         if answer.status != 206:
-            return await _part_of_whole(answer, start, size, total)
-        first, last, whole = _content_range(answer.headers)
-        if whole not in (-1, total):
-            raise OtherContentError(f"{whole:,} bytes, {total:,} when it was opened")
-        if first != start:
+            return await _part_of_whole(answer, part)
+        first, last, total = _content_range(answer.headers)
+        if total not in (-1, part.total):
+            raise OtherContentError(f"{total:,} bytes, {part.total:,} when it was opened")
+        if first != part.start:
             raise UnusableError(
-                f"an answer of bytes from {first:,} on to a request for those from {start:,} on"
+                f"an answer with bytes from {first:,} on to a request for those from {part.start:,}"
             )
-        if last != start + size - 1:
-            raise OtherContentError(f"{last + 1 - start:,} of {size:,} bytes at {start:,}")
+        if last != part.start + part.size - 1:
+            raise _short(last + 1 - first, part)
         data: bytes = await answer.read()
-    if len(data) != size:
-        raise OtherContentError(f"{len(data):,} of {size:,} bytes at {start:,}")
+    if len(data) != part.size:
+        raise _short(len(data), part)
     return data
 
 
@@ -73,19 +86,26 @@ def other(before: str, now: str) -> bool:
     return bool(before and now) and same_kind and before != now
 
 
-async def _part_of_whole(answer: Any, start: int, size: int, total: int) -> bytes:
+async def _part_of_whole(answer: Any, part: Part) -> bytes:
     """Returns a range of an answer that gives the whole file, read no further than its end."""
-    whole = int(answer.headers.get("Content-Length", total))
-    if whole != total:
-        raise OtherContentError(f"{whole:,} bytes, {total:,} when it was opened")
-    if total > WHOLE_BYTES and (start, size) != (0, total):
-        raise UnusableError(f"the whole file of {total:,} bytes in answer to a request for {size:,} of them")
+    total = int(answer.headers.get("Content-Length", part.total))
+    if total != part.total:
+        raise OtherContentError(f"{total:,} bytes, {part.total:,} when it was opened")
+    if total > WHOLE_BYTES and part.size != total:
+        raise UnusableError(
+            f"the whole file of {total:,} bytes in answer to a request for {part.size:,} of them"
+        )
+    end = part.start + part.size
     data = bytearray()
-    while len(data) < start + size and (more := await answer.content.read(1 << 20)):
+    while len(data) < end and (more := await answer.content.read(1 << 20)):
         data += more
-    if len(data) < start + size:
-        raise OtherContentError(f"{len(data):,} bytes, {total:,} when it was opened")
-    return bytes(data[start : start + size])
+    if len(data) < end:
+        raise _short(len(data) - part.start, part)
+    return bytes(data[part.start : end])
+
+
+def _short(num_bytes: int, part: Part) -> OtherContentError:
+    return OtherContentError(f"{max(0, num_bytes):,} of {part.size:,} bytes at {part.start:,}")
 
 
 def _arguments(fs: Any, headers: Mapping[str, str], start: int, size: int) -> dict[str, Any]:

@@ -39,11 +39,10 @@ def open_dataset(
 ) -> tuple[RandomReader | None, list[Finding]]:
     """Returns the reader of a dataset, or of its part, or None and the finding that says why not."""
     try:
-        reader, held_out = opened.open_dataset(
-            recipe, dataset, cache=cache, spool_bytes=SPOOL_BYTES, report=report
-        )
+        one = opened.open_dataset(recipe, dataset, cache=cache, spool_bytes=SPOOL_BYTES, report=report)
     except (DataError, OSError, ValueError, TypeError, LookupError) as error:
         return None, [refusal(f"dataset {dataset.name}", error)]
+    reader, held_out = one.reader, one.held_out
     if held_out is None:
         return reader, []
     total, given = held_out.num_documents, held_out.held_out

@@ -134,7 +134,7 @@ class Source:
     def open(self, progress: LateProgress) -> Opened:
         """Returns the opened recipe; of a run folder, with the documents held out that its lock names."""
         recipe, folder = self.load(), Path(self.recipe)
-        lock = read_lock(folder) if recipe.is_split and folder.is_dir() else None
+        lock = read_lock(folder) if recipe.follows_lock and folder.is_dir() else None
         return open_recipe(recipe, cache=self.cache, backend=self.backend, report=progress, lock=lock)
 
 

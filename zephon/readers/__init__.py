@@ -28,6 +28,7 @@ from zephon.readers.base import (
     Tokens,
     is_tokenized,
 )
+from zephon.readers.beside import FLAT, MEGATRON, kind_of_tokens, without_boundaries
 from zephon.readers.table import ChunkTable
 
 __all__ = [
@@ -57,6 +58,9 @@ SUFFIXES: Mapping[str, str] = {
     ".json.zst": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".bin": "flat",
+    ".npy": "flat",
+    ".idx": "megatron",
 }
 """By the end of a file's name, without what says how it is compressed where the kind can be."""
 COMPRESSED = (".gz", ".zst", ".zstd", ".bz2")
@@ -71,10 +75,11 @@ def open_reader(
     spool_bytes: int,
     report: Report | None = None,
     table: ChunkTable | None = None,
+    commits: Mapping[str, str] | None = None,
 ) -> RandomReader:
     """Returns the opened dataset; indexes are made and footers read here, documents are not.
 
-    With a `table`, from a catalogue, no file is looked at.
+    With a `table`, from a catalogue, no file is looked at. `commits` are those of `hf://` entries.
 
     A reader that can only read whole chunks is put behind a spool of at most `spool_bytes` (a bound on the
     whole spool folder under `cache`). `report` gets bytes for an index and files for footers.
@@ -82,11 +87,21 @@ def open_reader(
     """
     files: Sequence[DataFile] = ()
     if table is not None:
-        kind = table.kind
+        kind, files = table.kind, table.files
     else:
-        files = tuple(list_files(dataset.paths, base)) if dataset.documents is None else ()
+        listed = list_files(dataset.paths, base, revisions=commits) if dataset.documents is None else []
+        files = without_boundaries(listed) if dataset.kind in ("", FLAT, MEGATRON) else listed
         kind = dataset.kind or _kind(dataset, files)
+        if kind == FLAT and not dataset.kind:
+            kind = kind_of_tokens(dataset, files, listed)
     origin = Origin(dataset=dataset, files=tuple(files), cache=cache, report=report, table=table)
+    if dataset.dtype and kind in set(SUFFIXES.values()) - {FLAT, MEGATRON}:
+        raise DataError.explained(
+            f"dataset {dataset.name!r}: `dtype` is for flat files of token ids",
+            got=f"dtype = {dataset.dtype!r} for the kind {kind!r}",
+            rule="other files say themselves what they hold",
+            cure="leave `dtype` out",
+        )
     opened = _factory(dataset, kind)(origin)
     if dataset.tokens and not is_tokenized(opened):
         raise DataError.explained(

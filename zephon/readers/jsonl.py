@@ -38,11 +38,12 @@ Int64 = NDArray[np.int64]
 
 def open_jsonl(origin: Origin) -> Reader | JsonlReader | RecordSource:
     """Returns the reader of JSONL files: in place where all are local and plain, else behind the spool."""
-    from zephon.readers.jsonl_spooled import CompressedJsonl, JsonlStream, RemoteJsonl, is_compressed
+    from zephon.readers.expanded import is_compressed
+    from zephon.readers.jsonl_spooled import CompressedJsonl, RemoteJsonl
+    from zephon.readers.jsonl_stream import JsonlStream
 
     if origin.dataset.stream:
         return JsonlStream(origin)
-
     files = origin.table.files if origin.table is not None else origin.files
     if any(is_compressed(file) for file in files):
         return CompressedJsonl(origin)

@@ -35,6 +35,7 @@ Ints = NDArray[np.integer[Any]]
 Advance = Callable[[int], None]
 """Takes the bytes that are done with."""
 ScanFile = Callable[[DataFile, Advance], "Scan"]
+Key = Sequence[object]
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -123,21 +124,23 @@ class ChunkTable:
 
 
 def open_table(
-    origin: Origin, kind: str, scan: ScanFile, *, key: Sequence[object], by_bytes: bool = True
+    origin: Origin, kind: str, scan: ScanFile, *, key: Key | Callable[[DataFile], Key], by_bytes: bool = True
 ) -> ChunkTable:
     """Returns the table of a dataset: that of its catalogue, or of a scan of each file.
 
-    A scan is kept in the cache under `key`, what it depends on besides the file, and made once; with an
-    empty `key` it is not kept. `by_bytes` says whether a scan reads whole files, for the progress reported.
+    A scan is kept in the cache under `key`, what it depends on besides the file (or a function that returns
+    this of one file), and made once; with an empty `key` it is not kept. `by_bytes` says whether a scan reads
+    whole files, for the progress reported.
     """
     if origin.table is not None:
         return origin.table
     progress = Progress(origin, by_bytes=by_bytes)
 
     def look(file: DataFile) -> Scan:
-        if not key:
+        known = key(file) if callable(key) else key
+        if not known:
             return scan(file, progress.bytes_done)
-        path = _scan_path(origin.cache, [kind, *key], file)
+        path = _scan_path(origin.cache, [kind, *known], file)
         found = _read_scan(path)
         if found is None:
             found = scan(file, progress.bytes_done)

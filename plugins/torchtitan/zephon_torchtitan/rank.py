@@ -48,7 +48,7 @@ class RankLoader:
         together(lambda: check_allowances(allow))
         recipe, options = together(describe)
         compare_ranks(_texts(recipe.configuration()))
-        lock = _shared_lock(options) if recipe.is_split else None
+        lock = _shared_lock(options) if recipe.follows_lock else None
         if not is_first_of_its_rank(options.dp_rank):
             options = replace(options, run_folder=None)  # a peer with the same batches writes the log
         if recipe.is_finite:

@@ -1,0 +1,39 @@
+"""The last few of what readers make at first need: open files, headers, a decoded batch.
+
+Downstream: the readers of this folder, which leave it out when they are pickled.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Kept:
+    """The last few of what is made at first need; safe to use from several threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._lock = limit, threading.Lock()
+        self._values: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Returns what is kept for `key`, made now if there is none."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]  # type: ignore[no-any-return]
+        made = make()
+        with self._lock:
+            value: T = self._values.setdefault(key, made)
+            while len(self._values) > self._limit:
+                self._values.popitem(last=False)
+        return value
+
+    def clear(self) -> None:
+        """Lets go of everything."""
+        with self._lock:
+            self._values.clear()
