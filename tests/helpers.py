@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from zephon import lock
 from zephon.batch import Batch, RowDigest, digest, step_digest
+from zephon.catalogue import open_catalogue
 from zephon.dataset import Dataset
 from zephon.loader import Loader
 from zephon.opened import Opened, make_order, open_dataset
@@ -164,8 +165,9 @@ def open_small(recipe: Recipe, cache: Path | None = None, earlier: Mapping[str, 
     if flush_every is None and not isinstance(packer.make(), Carrying):
         flush_every = DEFAULT_FLUSH_EVERY
     folder = cache or recipe.base / ".cache"
+    catalogue = open_catalogue(recipe.catalogue, recipe.base, folder) if recipe.catalogue else None
     opened = [
-        open_dataset(recipe, dataset, cache=folder, spool_bytes=1 << 30, lock=earlier)
+        open_dataset(recipe, dataset, cache=folder, spool_bytes=1 << 30, lock=earlier, catalogue=catalogue)
         for dataset in recipe.datasets
     ]
     readers, held_out = tuple(one.reader for one in opened), tuple(one.held_out for one in opened)
@@ -180,7 +182,9 @@ def open_small(recipe: Recipe, cache: Path | None = None, earlier: Mapping[str, 
         table=recipe.compile_schedule(),
         packer=packer,
         flush_every=flush_every,
-        lock=lock.make_lock(recipe, readers, report, held_out),
+        lock=lock.make_lock(
+            recipe, readers, report, held_out, catalogue="" if catalogue is None else catalogue.hash
+        ),
         held_out=held_out,
     )
 

@@ -205,7 +205,7 @@ def describe(folder: Path, number: int, dataset: Dataset, base: Path, listed: Li
         "etag": pa.array([file.etag for file in files], pa.string()),
         "entry": pa.array([file.entry for file in files], pa.int32()),
         "below": pa.array(below, pa.string()),
-        "sample": pa.array(list(table.samples) or [""] * len(files), pa.string()),
+        "sample": pa.array(list(table.samples), pa.string()),
     }
     entry: dict[str, Any] = {"kind": table.kind, "settings": settings_of(dataset), "cuts": cuts}
     if not dataset.stream:

@@ -92,7 +92,7 @@ def _table(dataset: Dataset, reader: RandomReader) -> ChunkTable | None:
             name=dataset.name,
             kind=reader.kind,
             files=reader.files,
-            samples=[],
+            samples=reader.samples,
             first_chunks=np.zeros(1, np.int64),
             places=none,
             num_documents=none,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,7 +80,7 @@ class StreamReader:
     def __init__(self, source: RecordSource, origin: Origin, *, limit_bytes: int) -> None:
         self.name, self.files, self.kind = origin.dataset.name, origin.files, source.kind
         self.is_tokenized = is_tokenized(source)
-        self._source, self._limit_bytes = source, limit_bytes
+        self._source, self._limit_bytes, self._listed = source, limit_bytes, origin.table
         self._spool = origin.cache / "spool"
         dataset = origin.dataset
         self._content = [f"stream {_VERSION}", source.kind, dataset.text, dataset.tokens, dataset.on_error]
@@ -135,13 +136,20 @@ class StreamReader:
 
     def identity(self) -> dict[str, Any]:
         """Returns what the lock keeps: names and sizes of all files, samples of some; no counts."""
-        every = -(-len(self.files) // SAMPLED_FILES)
         return {
             "kind": self._source.kind,
             "stream": True,
             "files": [[file.name, file.size_bytes] for file in self.files],
-            "samples": [self._source.sample(file) for file in self.files[::every]],
+            "samples": [sample for sample in self.samples if sample],
         }
+
+    @cached_property
+    def samples(self) -> Sequence[str]:
+        """Returns a sample of some files, empty for the others; those of a catalogue if there is one."""
+        if self._listed is not None:
+            return list(self._listed.samples)
+        every = -(-len(self.files) // SAMPLED_FILES)
+        return [self._source.sample(file) if i % every == 0 else "" for i, file in enumerate(self.files)]
 
     def close(self) -> None:
         """Closes the files; a later read opens them again, from their start."""

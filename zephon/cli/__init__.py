@@ -1,4 +1,4 @@
-"""The command line `zephon`: init, check, hash, verify, show, bench, demo, and the commands of plugins.
+"""The command line `zephon`: init, index, check, hash, ..., demo, and the commands of plugins.
 
 Upstream: the shell. Downstream: one module of this folder for each command. Exit codes are stable: 0 ok,
 1 check failed or digests differ, 2 wrong usage, 3 recipe refused, 4 data error, 5 state error, 6 worker
@@ -93,6 +93,7 @@ def build_app() -> typer.Typer:
     from zephon.cli.check import check
     from zephon.cli.demo import demo
     from zephon.cli.hash import hash_steps
+    from zephon.cli.index import index
     from zephon.cli.init import init
     from zephon.cli.show import show
     from zephon.cli.verify import verify
@@ -107,8 +108,8 @@ def build_app() -> typer.Typer:
     )
     app.callback(epilog=EXIT_TEXT)(_root)
     commands: dict[str, Callable[..., None]] = {
-        "init": init, "check": check, "hash": hash_steps, "verify": verify, "show": show, "bench": bench,
-        "demo": demo,
+        "init": init, "index": index, "check": check, "hash": hash_steps, "verify": verify, "show": show,
+        "bench": bench, "demo": demo,
     }  # fmt: skip
     for name, command in commands.items():
         app.command(name, cls=Command, epilog=EXIT_TEXT)(command)

@@ -30,6 +30,7 @@ from zephon.cli.common import (
     write,
     write_json,
 )
+from zephon.continuing import accepting_changes
 from zephon.errors import CheckError
 from zephon.logged import Difference
 from zephon.opened import open_recipe
@@ -181,7 +182,7 @@ def load_recipe(request: Request) -> Recipe:
                 rule="the steps are made from the recipe of the run",
                 cure="give it: --recipe RECIPE, a TOML file or module:function",
             )
-    return request.source.load()
+    return accepting_changes(request.source.load())
 
 
 def compare_folder(plan: Plan, lock: dict[str, Any] | None) -> tuple[list[Change], list[str]]:

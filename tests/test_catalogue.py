@@ -1,0 +1,223 @@
+"""Tests of `zephon.catalogue` and `zephon.indexing`: the same batches, and nothing listed or opened."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers import digests, loaders, make_recipe, open_small, take_steps, union
+from zephon import opened, paths
+from zephon.catalogue import MANIFEST, open_catalogue
+from zephon.dataset import Dataset
+from zephon.errors import DataError
+from zephon.indexing import index_recipe
+from zephon.lock import lock_hashes
+from zephon.recipe import Recipe
+
+
+def write(folder: Path) -> None:
+    """Writes 3 JSONL files, 2 Parquet files and 4 more JSONL files to stream."""
+    for name in ("lines", "table", "stream"):
+        (folder / name / "deep").mkdir(parents=True)
+    for number in range(3):
+        lines = [json.dumps({"text": f"l{number}-{i} ", "score": i % 4}) + "\n" for i in range(20)]
+        (folder / "lines" / f"{number}.jsonl").write_text("".join(lines))
+    for number in range(2):
+        rows = [{"text": f"t{number}-{i} ", "score": i % 3} for i in range(30)]
+        pq.write_table(
+            pa.Table.from_pylist(rows), folder / "table" / "deep" / f"{number}.pq", row_group_size=8
+        )
+    for number in range(4):
+        (folder / "stream" / f"{number}.jsonl").write_text(f'{{"text": "s{number}"}}\n' * 5)
+
+
+def recipe_of(folder: Path, **fields: Any) -> Recipe:
+    """Returns a recipe over what `write` wrote: whole, by a condition, sorted, streamed, and in memory."""
+    datasets = (
+        Dataset.from_path("lines", "lines/*.jsonl"),
+        Dataset.from_path("table", "table"),
+        Dataset.from_path("best", "lines/*.jsonl", where="score >= 2", limit=25),
+        Dataset.from_path("sorted", ["table/deep/0.pq", "table/deep/1.pq"], order="sorted:-score"),
+        Dataset.from_path("stream", "stream/*.jsonl", stream=True),
+        Dataset.from_documents("memory", ["m0 ", "m1 "]),
+    )
+    return make_recipe(datasets=datasets, base=folder, **fields)
+
+
+@pytest.fixture
+def indexed(tmp_path: Path) -> Recipe:
+    """Gives the recipe with its catalogue, in a folder named `index`."""
+    write(tmp_path)
+    recipe = recipe_of(tmp_path)
+    _, found, left_out = index_recipe(recipe, str(tmp_path / "index"), cache=tmp_path / "made")
+    assert [(one.name, one.kind, one.num_files, one.num_documents) for one in found] == [
+        ("lines", "jsonl", 3, 60),
+        ("table", "parquet", 2, 60),
+        ("best", "jsonl", 3, 60),
+        ("sorted", "parquet", 2, 60),
+        ("stream", "jsonl", 4, None),
+    ]
+    assert left_out == ["memory"]
+    return replace(recipe, catalogue="index")
+
+
+def small(recipe: Recipe, cache: Path) -> opened.Opened:
+    """Returns what `open_small` does, with the catalogue of the recipe."""
+    return open_small(recipe, cache)
+
+
+def test_the_batches_are_those_of_a_run_without_it(indexed: Recipe, tmp_path: Path) -> None:
+    plain = open_small(replace(indexed, catalogue=""), tmp_path / "a")
+    listed = open_small(indexed, tmp_path / "b")
+    one = digests(plain, 12)
+    assert digests(listed, 12) == one
+    assert digests(listed, 12, 4, executor="threads", workers=2) == one
+    assert lock_hashes(listed.lock) == lock_hashes(plain.lock)
+    assert len(listed.lock["catalogue"]) == 64
+    with loaders(plain) as ranks:
+        take_steps(ranks, 3)
+        state = union(ranks)
+    with loaders(listed, 2) as ranks:
+        for loader in ranks:
+            loader.load_state_dict(state)
+        take_steps(ranks, 1)
+    plain.close()
+    listed.close()
+
+
+def test_nothing_is_listed_and_no_file_opened(
+    indexed: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "elsewhere"
+    for name in ("lines", "table", "stream"):
+        shutil.move(tmp_path / name, data / name)
+    monkeypatch.setattr(paths, "_find", None)
+    datasets = tuple(d for d in indexed.datasets if d.name not in ("memory", "stream"))
+    recipe = make_recipe(datasets=datasets, base=tmp_path, catalogue="index")
+    open_small(recipe, tmp_path / "b").close()  # none of the files is there
+
+
+def test_data_that_moved_as_a_whole(indexed: Recipe, tmp_path: Path) -> None:
+    expected = digests(open_small(indexed, tmp_path / "a"), 6)
+    for name in ("lines", "table", "stream"):
+        shutil.move(tmp_path / name, tmp_path / "moved" / name)
+    moved = tuple(
+        d if d.documents else replace(d, paths=tuple(f"moved/{path}" for path in d.paths))
+        for d in indexed.datasets
+    )
+    assert digests(open_small(replace(indexed, datasets=moved), tmp_path / "b"), 6) == expected
+
+
+@pytest.mark.parametrize("name", ["lines/1.jsonl", "table/deep/1.pq"])
+@pytest.mark.parametrize("how", ["same size", "longer", "gone"])
+def test_a_file_that_is_not_what_was_indexed_is_an_error_when_it_is_read(
+    indexed: Recipe, tmp_path: Path, name: str, how: str
+) -> None:
+    path = tmp_path / name
+    data = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    elif how == "longer":
+        path.write_bytes(data + b"\n")
+    else:
+        path.write_bytes(b"#" + data[1:])
+    listed = open_small(indexed, tmp_path / "b")
+    with pytest.raises(DataError, match=rf"{path.name} (changed during the run|cannot be opened)\n"):
+        digests(listed, 40)
+    listed.close()
+
+
+def test_another_description_of_a_dataset_is_refused(indexed: Recipe, tmp_path: Path) -> None:
+    other = (replace(indexed.datasets[2], where="score >= 1"),)
+    recipe = make_recipe(datasets=other, base=tmp_path, catalogue="index")
+    with pytest.raises(
+        DataError,
+        match=r"'best' is not the one that the catalogue 'index' lists\n  got:  where = 'score >= 1'",
+    ):
+        open_small(recipe)
+
+
+def test_a_dataset_that_is_not_listed_is_opened_as_ever(indexed: Recipe, tmp_path: Path) -> None:
+    datasets = (Dataset.from_path("new", "lines/*.jsonl"),)
+    plain = open_small(make_recipe(datasets=datasets, base=tmp_path))
+    listed = open_small(make_recipe(datasets=datasets, base=tmp_path, catalogue="index"))
+    assert digests(listed, 4) == digests(plain, 4)
+
+
+@pytest.mark.parametrize("what", ["no folder", "cut file", "no manifest", "other version"])
+def test_a_broken_catalogue_is_refused(indexed: Recipe, tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "index"
+    if what == "no folder":
+        shutil.rmtree(folder)
+    elif what == "cut file":
+        path = folder / "0.chunks.arrow"
+        path.write_bytes(path.read_bytes()[:-8])
+    elif what == "no manifest":
+        (folder / MANIFEST).write_text("{}")
+    else:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        (folder / MANIFEST).write_text(json.dumps(manifest | {"version": 99}))
+    with pytest.raises(
+        DataError, match=r"catalogue 'index' cannot be used\n  got:  .*\n  rule: .*\n  cure: run `zep"
+    ):
+        open_small(indexed)
+
+
+def test_the_hash_says_what_is_in_it(indexed: Recipe, tmp_path: Path) -> None:
+    first = open_catalogue("index", tmp_path, tmp_path / "cache").hash
+    again, _, _ = index_recipe(
+        replace(indexed, catalogue=""), str(tmp_path / "again"), cache=tmp_path / "other"
+    )
+    assert again == first
+    (tmp_path / "lines" / "3.jsonl").write_text('{"text": "new"}\n')
+    more, _, _ = index_recipe(
+        replace(indexed, catalogue=""), str(tmp_path / "more"), cache=tmp_path / "other"
+    )
+    assert more != first
+
+
+def test_a_remote_catalogue_is_brought_once(indexed: Recipe, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    plain = replace(indexed, catalogue="")
+    index_recipe(plain, "memory://catalogues/one", cache=tmp_path / "made")
+    recipe = replace(indexed, catalogue="memory://catalogues/one")
+    expected = digests(open_small(indexed, tmp_path / "a"), 4)
+    assert digests(open_small(recipe, tmp_path / "b"), 4) == expected
+    memory = fsspec.filesystem("memory")
+    for path in memory.ls("/catalogues/one", detail=False):
+        if not path.endswith(MANIFEST):
+            memory.rm(path)
+    assert digests(open_small(recipe, tmp_path / "b"), 4) == expected
+    memory.rm("/catalogues", recursive=True)
+
+
+def test_a_table_travels_by_name(indexed: Recipe, tmp_path: Path) -> None:
+    reader = open_small(indexed, tmp_path / "b").readers[0]
+    data = pickle.dumps(reader)
+    assert len(data) < 6000
+    chunk, record = np.zeros(2, np.int64), np.arange(2)
+    assert pickle.loads(data).texts(chunk, record, 1 << 20).texts == ["l0-0 ", "l0-1 "]
+
+
+def test_an_index_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path)
+    recipe = recipe_of(tmp_path)
+    bad = tmp_path / "table" / "deep" / "1.pq"
+    data = bad.read_bytes()
+    bad.write_bytes(data[:-1])
+    with pytest.raises(DataError, match=r"1.pq"):
+        index_recipe(recipe, str(tmp_path / "index"), cache=tmp_path / "made")
+    bad.write_bytes(data)
+    monkeypatch.setattr("zephon.readers.lines.record_starts", None)  # what was counted is not counted again
+    index_recipe(recipe, str(tmp_path / "index"), cache=tmp_path / "made")
+    assert sorted(os.listdir(tmp_path / "index"))[-1] == MANIFEST
