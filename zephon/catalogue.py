@@ -14,6 +14,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -106,7 +107,8 @@ class Catalogue:
         """Returns the columns of one of the files, as arrays of Arrow over mapped memory."""
         with pa.memory_map(str(self._folder / file["name"])) as source:
             table = pa.ipc.open_file(source).read_all()
-        return {name: table.column(name).combine_chunks() for name in table.column_names}
+        columns = ((name, table.column(name)) for name in table.column_names)
+        return {name: c.chunk(0) if c.num_chunks == 1 else c.combine_chunks() for name, c in columns}
 
     def _refuse_other(self, dataset: Dataset, entry: Mapping[str, Any]) -> None:
         given = settings_of(dataset)
@@ -123,6 +125,14 @@ class Catalogue:
 
 class _Mapped(ChunkTable):
     """A table over mapped columns, which travels to other processes as the name of its catalogue."""
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Returns what the lock keeps, from the columns."""
+        assert isinstance(self.files, _Files)
+        names, sizes = self.files.names_and_sizes()
+        files = [list(row) for row in zip(names, sizes, self.num_records, self.samples, strict=True)]
+        return {"kind": self.kind, "num_documents": sum(self.num_records), "files": files}
 
     def __reduce__(self) -> Any:
         return _find_table, self.__dict__["_reopen"]
@@ -168,6 +178,10 @@ class _Files(Sequence[DataFile]):
 
     def __iter__(self) -> Iterator[DataFile]:
         return map(self._file, *(self._columns[name].to_pylist() for name in _FILE_COLUMNS))
+
+    def names_and_sizes(self) -> tuple[list[str], list[int]]:
+        """Returns the names of all files, and their sizes."""
+        return self._columns["name"].to_pylist(), self._columns["size_bytes"].to_pylist()
 
     def _file(self, name: str, size_bytes: int, etag: str, entry: int, below: str | None) -> DataFile:
         root = self._roots[entry]

@@ -29,6 +29,7 @@ from zephon.readers.base import (
     is_tokenized,
 )
 from zephon.readers.beside import FLAT, MEGATRON, kind_of_tokens, without_boundaries
+from zephon.readers.saved import without_metadata
 from zephon.readers.table import ChunkTable
 
 __all__ = [
@@ -56,15 +57,24 @@ SUFFIXES: Mapping[str, str] = {
     ".ndjson": "jsonl",
     ".json.gz": "jsonl",
     ".json.zst": "jsonl",
+    ".json.zstd": "jsonl",
+    ".json.bz2": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
     ".bin": "flat",
     ".npy": "flat",
     ".idx": "megatron",
 }
 """By the end of a file's name, without what says how it is compressed where the kind can be."""
 COMPRESSED = (".gz", ".zst", ".zstd", ".bz2")
-COMPRESSIBLE = ("jsonl",)
+COMPRESSIBLE = ("jsonl", "csv", "text")
 
 
 def open_reader(
@@ -90,11 +100,13 @@ def open_reader(
         kind, files = table.kind, table.files
     else:
         listed = list_files(dataset.paths, base, revisions=commits) if dataset.documents is None else []
+        if dataset.kind in ("", "arrow"):
+            listed = without_metadata(dataset.name, listed)
         files = without_boundaries(listed) if dataset.kind in ("", FLAT, MEGATRON) else listed
         kind = dataset.kind or _kind(dataset, files)
         if kind == FLAT and not dataset.kind:
             kind = kind_of_tokens(dataset, files, listed)
-    origin = Origin(dataset=dataset, files=tuple(files), cache=cache, report=report, table=table)
+    origin = Origin(dataset=dataset, files=files, cache=cache, report=report, table=table)
     if dataset.dtype and kind in set(SUFFIXES.values()) - {FLAT, MEGATRON}:
         raise DataError.explained(
             f"dataset {dataset.name!r}: `dtype` is for flat files of token ids",

@@ -212,7 +212,7 @@ class Origin:
     """What a reader is built from."""
 
     dataset: Dataset
-    files: tuple[DataFile, ...]
+    files: Sequence[DataFile]
     """In the dataset's order; empty for a dataset in memory."""
     cache: Path
     report: Report | None = None
