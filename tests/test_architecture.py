@@ -39,6 +39,7 @@ MAY_CATCH_ALL = (
     "zephon/cli/__init__.py",
     "zephon/ahead.py",
     "zephon/feed.py",
+    "zephon/retries.py",
     "plugins/torchtitan/zephon_torchtitan/launch.py",
 )
 """Boundaries, where what failed is handed to whom it concerns."""

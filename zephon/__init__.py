@@ -30,6 +30,7 @@ from zephon.schedule import (
     Stages,
     compile_schedule,
 )
+from zephon.statefile import read_state_file, write_state_file
 from zephon.tokenizer import Tokenize
 
 __version__ = "0.1.0"
@@ -83,5 +84,7 @@ __all__ = [
     "compile_schedule",
     "digest",
     "open_recipe",
+    "read_state_file",
     "step_digest",
+    "write_state_file",
 ]

@@ -51,6 +51,8 @@ class LaneState(NamedTuple):
     replay_rows: int = 0
     """Rows delivered since this state, to be made again and dropped; > 0 only for packers without carry and
     for lanes that have ended and give padding."""
+    held: tuple[CarriedPiece, ...] = ()
+    """What the packer of an earlier phase held and this one has not taken; it goes first, drawn already."""
 
     @property
     def delivered_rows(self) -> int:
@@ -100,8 +102,8 @@ class Lane:
         self._counts: list[Counts] = [()] * num_datasets
         packer = self._packer = plan.make_packer()
         self._carry = packer.carry if isinstance(packer, Carrying) and plan.flush_every is None else None
-        self._carried: tuple[CarriedPiece, ...] = ()
         self._carried_tickets: dict[int, Ticket] = {}
+        self._held: deque[Run] = deque()
         self._queue: deque[list[Run]] = deque()
         self._ends = () if plan.ends is None else plan.ends(lane)
         self._exhausted = self._gone = _NONE
@@ -132,7 +134,7 @@ class Lane:
 
         None where the lane has ended and gives no padding.
         """
-        if self._carried:
+        if self._carried_tickets:
             self._feed_carry()
         delivered_rows = self.initial_state.delivered_rows
         while self.ledger.rows < delivered_rows:
@@ -189,6 +191,8 @@ class Lane:
         """Returns the runs of the next row; None where the lane ends before it is ready."""
         ledger, packer, choose = self.ledger, self._packer, self._plan.work_source.choose
         ends, exhausted = self._ends, self._exhausted
+        if self._held:
+            self._feed_held()
         while (room := packer.room()) > 0:
             ledger.rest = room
             if exhausted and not any(ledger.shares):
@@ -256,6 +260,7 @@ class Lane:
             tuple(self._counts),
             tuple([_address(run) for run in carried]) if carried else (),
             0,
+            tuple([_address(run) for run in self._held]) if self._held else (),
         )
         return new_tuple(LaneState, fields)
 
@@ -273,18 +278,31 @@ class Lane:
         ledger.shares = shares_without(shares, self._gone)
         self._cursors, self._counts = list(state.cursors), list(state.counts)
         self.initial_state, self._base = state, state._replace(replay_rows=0)
-        self._carried = state.carry
-        for dataset in sorted({piece.dataset for piece in state.carry}):
-            positions = tuple(sorted({piece.position for piece in state.carry if piece.dataset == dataset}))
+        pieces = state.carry + state.held
+        for dataset in sorted({piece.dataset for piece in pieces}):
+            positions = tuple(sorted({piece.position for piece in pieces if piece.dataset == dataset}))
             size = MIN_BLOCK_BYTES  # what is read is unknown before it is; the order of one block
             request = Request(dataset, ledger.lane, positions[0], size, positions)
             self._carried_tickets[dataset] = self._plan.feed.request(request)
 
     def _feed_carry(self) -> None:
         blocks = {d: self._plan.feed.result(ticket) for d, ticket in self._carried_tickets.items()}
-        for piece in self._carried:
+        for piece in self.initial_state.carry:
             self._packer.add(_find_piece(piece, blocks[piece.dataset], self.ledger.lane))
-        self._carried, self._carried_tickets = (), {}
+        for piece in self.initial_state.held:
+            self._held.append(_find_piece(piece, blocks[piece.dataset], self.ledger.lane))
+        self._carried_tickets = {}
+
+    def _feed_held(self) -> None:
+        """Gives the packer what an earlier phase's held, as far as there is room; it was charged there."""
+        packer, held = self._packer, self._held
+        while held and (room := packer.room()) > 0:
+            run = held.popleft()
+            if run.num_tokens > room:
+                head, rest = _cut(run, room)
+                held.appendleft(rest)
+                run = head
+            packer.add(run)
 
 
 def _find_piece(piece: CarriedPiece, block: Block, lane: int) -> Run:
@@ -302,6 +320,13 @@ def _find_piece(piece: CarriedPiece, block: Block, lane: int) -> Run:
         )
     begin = int(block.lengths[:index].sum()) + piece.offset
     return Run(piece.dataset, block, index, index + 1, piece.offset, cut, begin, piece.num_tokens)
+
+
+def _cut(run: Run, num_tokens: int) -> tuple[Run, Run]:
+    """Returns a run of one piece as two, the first of `num_tokens`."""
+    rest = run.num_tokens - num_tokens
+    head = run._replace(cut=run.cut + rest, num_tokens=num_tokens)
+    return head, run._replace(skip=run.skip + num_tokens, begin=run.begin + num_tokens, num_tokens=rest)
 
 
 def _address(run: Run) -> CarriedPiece:

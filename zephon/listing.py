@@ -145,7 +145,8 @@ def _matching(subject: str, root: str, pattern: tuple[str, ...]) -> Iterator[tup
         if not spelled and _is_left_out(names):
             continue
         if any(
-            _matches(names[:num], pattern) and not _is_left_out(names[num:]) for num in range(len(names) + 1)
+            _matches(names[:num], pattern, num < len(names)) and not _is_left_out(names[num:])
+            for num in range(len(names) + 1)
         ):
             yield names, found
 
@@ -181,14 +182,20 @@ def _below(subject: str, folder: str) -> Iterator[tuple[tuple[str, ...], Look]]:
             yield tuple(found.name.split("/")), found
 
 
-def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether a path is what the pattern spells; `**` stands for any number of parts."""
+def _matches(names: Sequence[str], pattern: Sequence[str], is_folder: bool) -> bool:
+    """Returns whether a path is what the pattern spells; `**` stands for any number of parts.
+
+    At the end it stands for what lies in a folder, so there a file is at least one part.
+    """
     if not pattern:
         return not names
-    if pattern[0] != "**":
-        return bool(names) and _fits(names[0], pattern[0]) and _matches(names[1:], pattern[1:])
+    first, rest = pattern[0], pattern[1:]
+    if first != "**":
+        return bool(names) and _fits(names[0], first) and _matches(names[1:], rest, is_folder)
+    if not rest and not names:
+        return is_folder
     return any(
-        _matches(names[num:], pattern[1:])
+        _matches(names[num:], rest, is_folder)
         for num in range(len(names) + 1)
         if not any(name.startswith(".") for name in names[:num])
     )

@@ -18,6 +18,7 @@ from typing import Any
 from zephon import plugins
 from zephon.ahead import run_ahead
 from zephon.batch import Batch, BatchPlan, assemble
+from zephon.continuing import begin_phase
 from zephon.ending import Ending, describe_end
 from zephon.errors import ZephonError
 from zephon.feed import Feed
@@ -68,9 +69,11 @@ class Loader:
         self.lanes = range(options.dp_rank * per_rank, (options.dp_rank + 1) * per_rank)
         """The lanes that this rank owns."""
         self.micro_batch_size = options.micro_batch_size or per_rank * recipe.rows_per_step
-        self.notes: list[str] = []
-        """What a restore accepted although it differs."""
-        self._table = self._delivered_table = opened.table
+        start = None if recipe.continues is None else begin_phase(opened, recipe.continues)
+        self._start_notes = [] if start is None else start.notes
+        self.notes: list[str] = list(self._start_notes)
+        """Which state the phase continues, and what a restore accepted although it differs."""
+        self._table = self._delivered_table = self._fitted(opened.table)
         self._attempt = 0
         self._pid = os.getpid()
         self._lanes: dict[int, Lane] = {}
@@ -87,7 +90,9 @@ class Loader:
         self._closed = False
         self._feed: Feed | None = None
         self._log = DeliveryLog.open(opened, options, self.lanes)
-        self._reset({})
+        for note in self.notes:
+            _log.log(logging.INFO if note is self.notes[0] else logging.WARNING, "begin: %s", note)
+        self._reset({} if start is None else {lane: start.lanes[lane] for lane in self.lanes})
 
     # Building ---------------------------------------------------------------------------------------------
 
@@ -259,8 +264,16 @@ class Loader:
                 )
             table = updates.update(step)
             if table is not None:
-                self._take_table(table, step)
+                self._take_table(self._fitted(table), step)
         self._open_ahead(step)
+
+    def _fitted(self, table: ScheduleTable) -> ScheduleTable:
+        """Returns a table with the recipe's datasets, which may be more than it was made for."""
+        recipe, num_names = self.opened.recipe, len(table.names)
+        if table.names != recipe.names[:num_names]:
+            return table  # it is refused where it is compared
+        begun = frozenset[int]() if recipe.continues is None else recipe.continues.begun
+        return table.with_datasets(recipe.names, begun)
 
     def _take_table(self, table: ScheduleTable, step: int) -> None:
         differs = self._table.first_difference(table, step)
@@ -324,17 +337,20 @@ class Loader:
         table = self._table
         if self.options.updates is not None:
             table = self.options.updates.update(saved_steps(state)) or table
-        attempt, notes = check_shared(state, self.opened, table, allow)
+        table = self._fitted(table)
+        shared, notes = check_shared(state, self.opened, table, allow)
+        num_datasets = len(self.opened.recipe.datasets)
+        num_saved = shared.num_datasets(self.opened.recipe.names)
         states: dict[int, LaneState] = {}
         insides = set()
         for lane in self.lanes:
             if lane_key(lane) not in state:
                 raise lanes_missing(self.lanes, state)
-            states[lane], inside = read_lane(state[lane_key(lane)], lane, len(self.opened.recipe.datasets))
+            states[lane], inside = read_lane(state[lane_key(lane)], lane, num_saved, num_datasets - num_saved)
             insides.add(inside)
         here = (self.options.dp_world_size, self.micro_batch_size)
-        check_together(states, insides, saved_steps(state), self.opened.recipe.rows_per_step, here)
-        self.notes, self._attempt = notes, attempt + 1
+        check_together(states, insides, shared.steps, self.opened.recipe.rows_per_step, here)
+        self.notes, self._attempt = self._start_notes + notes, shared.attempt + 1
         for note in notes:
             _log.warning("restore: %s", note)
         self._table = self._delivered_table = table

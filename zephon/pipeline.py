@@ -6,6 +6,7 @@ Upstream: the user. Downstream: `recipe.py`; nothing is opened before `loader`.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -37,6 +38,8 @@ class Pipeline:
     """What happens when a dataset with `max_epochs` ends: `stop`, `redistribute` or `pad`."""
     tokenizing: Tokenize | None = None
     packing: Packing | None = None
+    continues: tuple[Mapping[str, Any] | str | os.PathLike[str], tuple[str, ...]] | None = None
+    """The state to continue from, and what is accepted although it differs."""
 
     def tokenize(
         self,
@@ -75,6 +78,12 @@ class Pipeline:
             ),
         )
 
+    def continue_from(
+        self, state: Mapping[str, Any] | str | os.PathLike[str], *, allow: Collection[str] = ()
+    ) -> Pipeline:
+        """Returns the pipeline as a new phase on the same data; see `Recipe.continue_from`."""
+        return replace(self, continues=(state, tuple(allow)))
+
     def recipe(self) -> Recipe:
         """Returns the recipe; refuses a pipeline without `tokenize` or `pack`."""
         if self.tokenizing is None or self.packing is None:
@@ -85,7 +94,7 @@ class Pipeline:
                 f"`work_source` must be a MixtureWorkSource, got {type(self.work_source).__name__}; "
                 "register another as a plugin (zephon.work_sources) and name its kind in a Recipe"
             )
-        return Recipe(
+        recipe = Recipe(
             seed=self.seed,
             lanes=self.lanes,
             global_batch_size=self.global_batch_size,
@@ -97,6 +106,10 @@ class Pipeline:
             when_exhausted=self.when_exhausted,
             base=Path.cwd(),
         )
+        if self.continues is None:
+            return recipe
+        state, allow = self.continues
+        return recipe.continue_from(state, allow=allow)
 
     def loader(self, **options: Unpack[LoaderKeywords]) -> Loader:
         """Returns the loader of one rank; the keywords are the fields of `LoaderOptions`."""

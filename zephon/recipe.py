@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -25,6 +26,7 @@ from zephon.shape import divisors, listed, nearest
 from zephon.tokenizer import Tokenize
 
 if TYPE_CHECKING:
+    from zephon.continuing import Start
     from zephon.loader import Loader
     from zephon.options import LoaderKeywords
 
@@ -62,6 +64,8 @@ class Recipe:
     catalogue: str = ""
     """A folder or URL where `zephon index` wrote what there is of the datasets, so that no launch lists or
     opens their files; no part of the fingerprint."""
+    continues: Start | None = None
+    """The state of an earlier phase that this one begins with; `continue_from` sets it."""
     base: Path = field(default_factory=Path, compare=False)
     """The folder at which relative paths start."""
 
@@ -81,7 +85,8 @@ class Recipe:
             raise ValueError(
                 f"`lanes` must divide `global_batch_size`, got {self.lanes} lanes for "
                 f"{self.global_batch_size} rows; nearest: "
-                f"{listed(nearest(divisors(self.global_batch_size), self.lanes))} lanes"
+                f"{listed(nearest(divisors(self.global_batch_size), self.lanes))} lanes; a phase that keeps "
+                f"its {self.lanes} lanes takes a multiple of {self.lanes} rows"
             )
         if not self.datasets:
             raise ValueError("`datasets` must have at least one dataset, got none")
@@ -180,6 +185,8 @@ class Recipe:
     def _configuration_where_given(self) -> dict[str, Any]:
         """Returns what is only there where it is not the default, so that it changes no other fingerprint."""
         config: dict[str, Any] = {"when_exhausted": self.when_exhausted} if self.is_finite else {}
+        if self.continues is not None:
+            config["continues"] = self.continues.hash
         for dataset in self.datasets:
             where, held_out = f"datasets.{dataset.name}", dataset.held_out
             if dataset.order != SHUFFLED:
@@ -222,7 +229,21 @@ class Recipe:
             work_source={"kind": "mixture"},
             total_steps=None,
             when_exhausted=PAD,
+            continues=None,
         )
+
+    def continue_from(
+        self, state: Mapping[str, Any] | str | os.PathLike[str], *, allow: Collection[str] = ()
+    ) -> Recipe:
+        """Returns the recipe as a new phase on the same data, which goes on where `state` stands.
+
+        `state` is that of all lanes at the end of a step, or the path of a file of `write_state_file`.
+        Packing, schedule, `global_batch_size`, `total_steps`, `flush_every` and `when_exhausted` may be other
+        ones, and datasets may be added at the end. Steps count from 0 again. `allow` as at restores.
+        """
+        from zephon.continuing import continued, read_start
+
+        return continued(self, read_start(state, self.base, allow))
 
     def loader(self, **options: Unpack[LoaderKeywords]) -> Loader:
         """Returns the loader of one rank of a run; it opens the recipe's data and closes it at its end.

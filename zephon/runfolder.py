@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from zephon.batch import Batch, RowDigest, digest
+from zephon.continuing import read_start
 from zephon.errors import StateError
 from zephon.lock import lock_hashes
 from zephon.opened import Opened
 from zephon.recipe import Recipe, hash_json
 from zephon.schedule import ScheduleTable
+from zephon.statefile import write_state_file
 
 BATCHES = "batches"
 LOG_NAME = re.compile(r"rank_\d{5,}_\d{5,}\.jsonl")
@@ -29,6 +31,8 @@ ALL_STEPS = range(sys.maxsize)
 TAIL_BYTES = 64 << 10
 """What is read first of the end of a log, to find its last line."""
 RECIPE, LOCK, SCHEDULES = "recipe.toml", "lock.json", "schedules"
+START = "start.json"
+"""The state that the run began with, where it continues an earlier phase."""
 NO_TOML = "# this recipe has no TOML form: "
 
 
@@ -67,6 +71,7 @@ class BatchLog:
         if folder is None:
             return None
         _refuse_other_held_out(opened, folder)
+        _refuse_other_phase(opened.recipe, folder)
         if ranks.dp_rank == 0 and not (folder / RECIPE).exists():
             _write_description(opened, folder)
         return cls(folder, ranks, opened)
@@ -96,6 +101,8 @@ class BatchLog:
             "schedule": self._take_table(table),
             "lock": hash_json(self._opened.lock),
         }
+        if (start := self._opened.recipe.continues) is not None:
+            head["continues"] = {"hash": start.hash, "step": start.shared.steps}
         stream.write(json.dumps(head) + "\n")
         return stream
 
@@ -165,7 +172,24 @@ def _refuse_other_held_out(opened: Opened, folder: Path) -> None:
         )
 
 
+def _refuse_other_phase(recipe: Recipe, folder: Path) -> None:
+    """Refuses to log a phase among the batches of another, whose steps have the same numbers."""
+    if not log_files(folder / BATCHES):
+        return
+    ours = None if recipe.continues is None else recipe.continues.hash
+    found = read_start(START, folder).hash if (folder / START).exists() else None
+    if found != ours:
+        raise StateError.explained(
+            f"`run_folder` {str(folder)!r} holds another phase of the run",
+            got=f"batches of a phase that continues {found or 'none'}; this one continues {ours or 'none'}",
+            rule="each phase counts its steps from 0 and has a run folder of its own",
+            cure="give another `run_folder`",
+        )
+
+
 def _write_description(opened: Opened, folder: Path) -> None:
+    if (start := opened.recipe.continues) is not None:
+        write_state_file(start.state, folder / START)
     try:
         recipe = _anchored(opened.recipe).to_toml()
     except (ValueError, TypeError) as error:
@@ -182,13 +206,17 @@ def _write_table(table: ScheduleTable, folder: Path) -> None:
 
 
 def _anchored(recipe: Recipe) -> Recipe:
-    """Returns the recipe with relative paths made absolute, since the copy lies in another folder."""
+    """Returns the recipe with relative paths made absolute, since the copy lies in another folder.
+
+    The state that it continues lies beside the copy.
+    """
     datasets = [
         replace(dataset, paths=tuple(_anchor(path, recipe.base) for path in dataset.paths))
         for dataset in recipe.datasets
     ]
     tokenize = replace(recipe.tokenize, tokenizer=_anchor(recipe.tokenize.tokenizer, recipe.base))
-    return replace(recipe, datasets=tuple(datasets), tokenize=tokenize)
+    start = None if recipe.continues is None else replace(recipe.continues, path=START)
+    return replace(recipe, datasets=tuple(datasets), tokenize=tokenize, continues=start)
 
 
 def _anchor(path: str, base: Path) -> str:

@@ -14,7 +14,7 @@ import math
 import numbers
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
@@ -137,12 +137,14 @@ class ScheduleTable:
     names: tuple[str, ...]
     starts: tuple[int, ...]
     shares: tuple[tuple[int, ...], ...]
+    begun: frozenset[int] = field(default=frozenset(), compare=False)
+    """Datasets that had a share before step 0, in a phase that this one continues."""
     fresh: Mapping[int, tuple[int, ...]] = field(init=False, compare=False, repr=False)
     """Step -> the datasets that get their first share at it."""
 
     def __post_init__(self) -> None:
         fresh: dict[int, tuple[int, ...]] = {}
-        waiting = set(range(len(self.names)))
+        waiting = set(range(len(self.names))) - self.begun
         for start, shares in zip(self.starts, self.shares, strict=True):
             if begun := tuple(i for i in sorted(waiting) if shares[i]):
                 fresh[start] = begun
@@ -161,8 +163,24 @@ class ScheduleTable:
 
     def first_active(self) -> tuple[int | None, ...]:
         """Returns, for each dataset, the first step of which its share is > 0 (None: never)."""
-        first = {i: start for start, begun in self.fresh.items() for i in begun}
+        steps = self if not self.begun else replace(self, begun=frozenset())
+        first = {i: start for start, begun in steps.fresh.items() for i in begun}
         return tuple(first.get(i) for i in range(len(self.names)))
+
+    def waiting(self, step: int) -> tuple[str, ...]:
+        """Returns the names of the datasets that had no share in any step before `step`."""
+        first = self.first_active()
+        never = (i for i, at in enumerate(first) if i not in self.begun and (at is None or at >= step))
+        return tuple(self.names[i] for i in never)
+
+    def with_datasets(self, names: tuple[str, ...], begun: frozenset[int] = frozenset()) -> ScheduleTable:
+        """Returns the table for the datasets `names`: those of this table with more at the end, whose shares
+        are zero, or the first of them."""
+        if (names, begun) == (self.names, self.begun):
+            return self
+        more = (0,) * (len(names) - len(self.names))
+        shares = tuple((entry + more)[: len(names)] for entry in self.shares)
+        return ScheduleTable(names, self.starts, shares, begun)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the table as JSON data; the inverse of `from_json`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,7 @@ from zephon.errors import StateError
 from zephon.lane import CarriedPiece, LaneState
 from zephon.lock import ALLOWANCES, describe_difference, lock_hashes
 from zephon.opened import Opened
-from zephon.recipe import diff_configuration, hash_json
+from zephon.recipe import Recipe, diff_configuration, hash_json
 from zephon.schedule import BLOCK_STEPS, ScheduleTable
 from zephon.stream import Cursor
 
@@ -46,6 +46,7 @@ def write_state(opened: Opened, progress: Progress, lanes: Mapping[int, LaneStat
     step = min(state.delivered_rows for state in lanes.values()) // opened.recipe.rows_per_step
     table, configuration = progress.table, opened.recipe.configuration()
     rolling, blocks = table.past(step)
+    waiting = table.waiting(step)
     state: dict[str, Any] = {
         "version": VERSION,
         "recipe": _dump({"fingerprint": hash_json(configuration), "configuration": configuration}),
@@ -59,6 +60,7 @@ def write_state(opened: Opened, progress: Progress, lanes: Mapping[int, LaneStat
                 "head": "",
                 "attempt": progress.attempt,
             }
+            | ({"waiting": waiting} if waiting else {})
         ),
     }
     for lane in sorted(lanes):
@@ -84,13 +86,20 @@ def _dump_lane(lane: int, state: LaneState, inside: tuple[int, int] | None) -> s
         entry["carry"] = state.carry
     if state.replay_rows:
         entry["replay_rows"] = state.replay_rows
+    if state.held:
+        entry["held"] = state.held
     if inside is not None:
         entry["inside"] = inside
     return json.dumps(entry, separators=(",", ":"))
 
 
-def read_lane(data: object, lane: int, num_datasets: int) -> tuple[LaneState, tuple[int, int] | None]:
-    """Returns a lane's state, and (dp_world_size, micro_batch_size) if it was taken inside a step."""
+def read_lane(
+    data: object, lane: int, num_datasets: int, num_added: int = 0
+) -> tuple[LaneState, tuple[int, int] | None]:
+    """Returns a lane's state, and (dp_world_size, micro_batch_size) if it was taken inside a step.
+
+    The entry has `num_datasets`; the state has `num_added` more, of which the lane has drawn nothing.
+    """
     try:
         entry = json.loads(data)  # type: ignore[arg-type]
         if entry["lane"] != lane:
@@ -104,12 +113,14 @@ def read_lane(data: object, lane: int, num_datasets: int) -> tuple[LaneState, tu
             counts=tuple(tuple(sorted((str(k), _whole(v)) for k, v in c.items())) for c in entry["counts"]),
             carry=tuple(CarriedPiece(*_wholes(piece, 5)) for piece in entry.get("carry", ())),
             replay_rows=_whole(entry.get("replay_rows", 0)),
+            held=tuple(CarriedPiece(*_wholes(piece, 5)) for piece in entry.get("held", ())),
         )
-        if any(piece.dataset >= num_datasets for piece in state.carry):
-            raise ValueError(f"a carried piece is of dataset {max(p.dataset for p in state.carry)}")
+        if (last := max((piece.dataset for piece in state.carry + state.held), default=0)) >= num_datasets:
+            raise ValueError(f"a carried piece is of dataset {last}")
         if not len(state.cursors) == len(state.counts) == num_datasets:
             raise ValueError(f"{len(state.cursors)} cursors for {num_datasets} datasets")
         inside = entry.get("inside")
+        state = _with_datasets(state, num_added) if num_added else state
         return state, None if inside is None else (_whole(inside[0]), _whole(inside[1]))
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise StateError.explained(
@@ -118,6 +129,17 @@ def read_lane(data: object, lane: int, num_datasets: int) -> tuple[LaneState, tu
             rule="an entry is the JSON that state_dict() wrote",
             cure="restore from another checkpoint",
         ) from None
+
+
+def _with_datasets(state: LaneState, num_added: int) -> LaneState:
+    zeros = (0,) * num_added
+    return state._replace(
+        tokens=state.tokens + zeros,
+        documents=state.documents + zeros,
+        credits=state.credits + zeros,
+        cursors=state.cursors + (None,) * num_added,
+        counts=state.counts + ((),) * num_added,
+    )
 
 
 def _whole(value: object, *, signed: bool = False) -> int:
@@ -140,16 +162,31 @@ def saved_steps(state: Mapping[str, Any]) -> int:
         return 0
 
 
-def check_shared(
-    state: Mapping[str, Any], opened: Opened, table: ScheduleTable, allow: Collection[str]
-) -> tuple[int, list[str]]:
-    """Returns the state's attempt, and notes on what differs and was accepted.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """The shared entries of a state, read."""
 
-    Compares version, configuration field by field, lock entry by entry, and the shares of the steps done;
-    raises `StateError` with a diff for what is not accepted.
-    """
-    if unknown := sorted(set(allow) - set(ALLOWANCES)):
-        raise ValueError(f"`allow` takes {', '.join(ALLOWANCES)}, got {unknown[0]!r}")
+    configuration: dict[str, Any]
+    lock: dict[str, str]
+    steps: int
+    past: str
+    """Rolling hash of the shares of the steps done."""
+    blocks: list[str]
+    schedule: str
+    """Hash of the table in force."""
+    attempt: int
+    waiting: tuple[str, ...]
+    """Datasets that had no share in a step done."""
+
+    def num_datasets(self, names: Sequence[str]) -> int:
+        """Returns how many datasets the state has, where `names` begin with them; else how many `names`."""
+        saved = self.configuration.get("datasets")
+        is_begin = isinstance(saved, list) and list(names[: len(saved)]) == saved
+        return len(saved) if is_begin and saved else len(names)
+
+
+def read_shared(state: Mapping[str, Any]) -> Shared:
+    """Returns the shared entries of a state; refuses what is none of this release."""
     if missing := [name for name in SHARED_KEYS if name not in state]:
         raise StateError.explained(
             f"the state has no {missing[0]!r} entry",
@@ -165,18 +202,70 @@ def check_shared(
             cure="restore with the release that wrote it",
         )
     try:
-        recipe, saved_lock, schedule = (json.loads(state[name]) for name in SHARED_KEYS[1:])
-        configuration, attempt = dict(recipe["configuration"]), _whole(schedule["attempt"])
-        _check_shapes(saved_lock, schedule)
-    except (ValueError, TypeError, KeyError) as error:
+        recipe, lock, schedule = (json.loads(state[name]) for name in SHARED_KEYS[1:])
+        texts = [schedule["past"], schedule["hash"], *schedule["blocks"]]
+        waiting = schedule.get("waiting", [])
+        if not isinstance(lock, Mapping) or not all(isinstance(text, str) for text in (*texts, *waiting)):
+            raise ValueError("hashes and names are texts")
+        return Shared(
+            configuration=dict(recipe["configuration"]),
+            lock=dict(lock),
+            steps=_whole(schedule["steps"]),
+            past=schedule["past"],
+            blocks=list(schedule["blocks"]),
+            schedule=schedule["hash"],
+            attempt=_whole(schedule["attempt"]),
+            waiting=tuple(waiting),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StateError.explained(
             "the state's shared entries cannot be read",
             got=f"{type(error).__name__}: {error}",
             rule="they are the JSON that state_dict() wrote",
             cure="restore from another checkpoint",
         ) from None
-    _check_configuration(configuration, opened)
-    return attempt, _check_lock(saved_lock, opened, allow) + _check_schedule(schedule, table, allow)
+
+
+def check_shared(
+    state: Mapping[str, Any], opened: Opened, table: ScheduleTable, allow: Collection[str]
+) -> tuple[Shared, list[str]]:
+    """Returns the state's shared entries, and notes on what differs and was accepted.
+
+    Compares version, configuration field by field, lock entry by entry, and the shares of the steps done;
+    raises `StateError` with a diff for what is not accepted. The recipe may have more datasets, at the end,
+    whose shares were zero so far.
+    """
+    check_allowances(allow)
+    shared, recipe = read_shared(state), opened.recipe
+    num_saved = shared.num_datasets(recipe.names)
+    check_configuration(shared.configuration, first_datasets(recipe, num_saved))
+    found = known_lock(opened, num_saved)
+    notes = check_lock(shared.lock, found, allow, "accept other rows from here on with allow=[{}]")
+    known = table.with_datasets(recipe.names[:num_saved], table.begun)
+    begun = shared.steps + _is_inside(state)
+    _check_added(table, num_saved, begun, allow)
+    notes += _check_schedule(shared, known, allow)
+    return shared, notes + describe_added(table, num_saved)
+
+
+def check_allowances(allow: Collection[str]) -> None:
+    """Refuses a name that is none of `ALLOWANCES`."""
+    if unknown := sorted(set(allow) - set(ALLOWANCES)):
+        raise ValueError(f"`allow` takes {', '.join(ALLOWANCES)}, got {unknown[0]!r}")
+
+
+def first_datasets(recipe: Recipe, number: int) -> Recipe:
+    """Returns the recipe with only the first `number` of its datasets, to compare configurations by."""
+    return recipe if number == len(recipe.datasets) else replace(recipe, datasets=recipe.datasets[:number])
+
+
+def _is_inside(state: Mapping[str, Any]) -> bool:
+    """Returns whether the state was taken inside a step, of which then some rows were made."""
+    entry = next((value for name, value in state.items() if str(name).startswith("lane_")), "{}")
+    try:
+        return "inside" in json.loads(entry)
+    except (ValueError, TypeError):
+        return False  # which is refused where the lane is read
 
 
 def check_together(
@@ -223,17 +312,13 @@ def lanes_missing(lanes: range, state: Mapping[str, Any]) -> StateError:
     )
 
 
-def _check_shapes(saved_lock: object, schedule: Mapping[str, Any]) -> None:
-    """Raises ValueError or KeyError for entries of which the checks to come could make nothing."""
-    _whole(schedule["steps"])
-    texts = [schedule["past"], schedule["hash"], *schedule["blocks"]]
-    if not isinstance(saved_lock, Mapping) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("hashes are texts")
-
-
-def _check_configuration(saved: Mapping[str, Any], opened: Opened) -> None:
-    ours = json.loads(_dump(opened.recipe.configuration()))  # a tuple comes back from JSON as a list
-    differences = diff_configuration(saved, ours)
+def check_configuration(saved: Mapping[str, Any], recipe: Recipe, may_differ: Collection[str] = ()) -> None:
+    """Refuses a configuration that is not that of `recipe`, but for the fields that begin as `may_differ`."""
+    ours = json.loads(_dump(recipe.configuration()))  # a tuple comes back from JSON as a list
+    free = tuple(may_differ)
+    differences = [
+        each for each in diff_configuration(saved, ours) if not (free and each[0].startswith(free))
+    ]
     if differences:
         lines = "\n".join(
             f"    {name}: state has {was!r}, this run has {now!r}" for name, was, now in differences
@@ -242,12 +327,32 @@ def _check_configuration(saved: Mapping[str, Any], opened: Opened) -> None:
             "the recipe is not the one that the state was taken with",
             got=f"{len(differences)} fields differ:\n{lines}",
             rule="a restore goes on with the same rows, so these fields must be the same",
-            cure="restore them as the state has them, or begin a new run",
+            cure=_cure_configuration({name for name, _, _ in differences}),
         )
 
 
-def _check_lock(saved: Mapping[str, str], opened: Opened, allow: Collection[str]) -> list[str]:
-    found = lock_hashes(opened.lock)
+def _cure_configuration(fields: Collection[str]) -> str:
+    cure = "restore them as the state has them, or begin a new run"
+    if "datasets" in fields:
+        cure += "; datasets keep their order, weight 0 retires one, and others are added at the end"
+    if "continues" in fields:
+        cure += "; `continues` is the state that the recipe was given by continue_from"
+    return cure
+
+
+def known_lock(opened: Opened, number: int) -> dict[str, str]:
+    """Returns the hashes of the lock without what only datasets after the first `number` name."""
+    hashes, datasets = lock_hashes(opened.lock), opened.recipe.datasets
+    kinds = {dataset.kind for dataset in datasets[:number]}
+    added = {f"{table}.{dataset.name}" for dataset in datasets[number:] for table in ("data", "held_out")}
+    added |= {f"plugins.datasets.{d.kind}" for d in datasets[number:] if d.kind not in kinds}
+    return {name: value for name, value in hashes.items() if name not in added}
+
+
+def check_lock(
+    saved: Mapping[str, str], found: Mapping[str, str], allow: Collection[str], cure: str
+) -> list[str]:
+    """Returns notes on what differs and is accepted; refuses the rest with `cure`, which takes its names."""
     lines: dict[str, list[str]] = {}
     for name in sorted({*saved, *found}):
         if saved.get(name) != found.get(name):
@@ -260,18 +365,37 @@ def _check_lock(saved: Mapping[str, str], opened: Opened, allow: Collection[str]
             "what the recipe names has changed since the state was taken",
             got="; ".join(refused),
             rule="the same files, tokenizer and plugins give the same rows",
-            cure=f"bring them back, or accept other rows from here on with allow=[{names}]",
+            cure=f"bring them back, or {cure.format(names)}",
         )
     return [f"accepted: {line}" for found_lines in lines.values() for line in found_lines]
 
 
-def _check_schedule(saved: Mapping[str, Any], table: ScheduleTable, allow: Collection[str]) -> list[str]:
-    steps = saved["steps"]
+def describe_added(table: ScheduleTable, number: int) -> list[str]:
+    """Returns a note on each dataset after the first `number`."""
+    firsts = list(zip(table.names, table.first_active(), strict=True))[number:]
+    return [f"added: {n}, {'never drawn' if at is None else f'from step {at} on'}" for n, at in firsts]
+
+
+def _check_added(table: ScheduleTable, number: int, begun: int, allow: Collection[str]) -> None:
+    """Refuses a dataset after the first `number` that has a share before step `begun`."""
+    for name, first in list(zip(table.names, table.first_active(), strict=True))[number:]:
+        if first is not None and first < begun and "schedule" not in allow:
+            raise StateError.explained(
+                f"dataset {name!r} is not in the state and has a share at step {first}",
+                got=f"a state of which {begun} steps are done or begun",
+                rule="the past cannot change; a dataset that is added has share 0 in steps that are begun",
+                cure=f"give {name} the weight 0 before step {begun}; or accept a broken history: "
+                'allow=["schedule"]',
+            )
+
+
+def _check_schedule(saved: Shared, table: ScheduleTable, allow: Collection[str]) -> list[str]:
+    steps = saved.steps
     rolling, blocks = table.past(steps)
-    if rolling == saved["past"]:
-        same = saved["hash"] == table.hash()
+    if rolling == saved.past:
+        same = saved.schedule == table.hash()
         return [] if same else [f"the schedule differs from the state's at steps from {steps} on: accepted"]
-    block = next((i for i, (a, b) in enumerate(zip(saved["blocks"], blocks, strict=False)) if a != b), 0)
+    block = next((i for i, (a, b) in enumerate(zip(saved.blocks, blocks, strict=False)) if a != b), 0)
     first, last = block * BLOCK_STEPS, min((block + 1) * BLOCK_STEPS, steps)
     if "schedule" in allow:
         return [f"accepted: the schedule differs from the state's in steps [{first}, {last})"]

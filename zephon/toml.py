@@ -26,11 +26,13 @@ from zephon.tokenizer import Tokenize
 TOP = (
     "seed", "lanes", "global_batch_size", "total_steps", "flush_every",
     "when_exhausted", "catalogue", "tokenize", "packing", "schedule", "work_source", "datasets",
+    "continue_from",
 )  # fmt: skip
 DATASET = (
     "name", "path", "kind", "text", "tokens", "dtype", "columns", "where", "limit", "stream",
     "on_error", "max_bad", "order", "max_epochs",
 )  # fmt: skip
+CONTINUE = ("path", "allow")
 HOLDOUT = ("documents", "seed", "part")
 PARTITION = ("by", "edges", "nulls", "names")
 TOKENIZE = ("tokenizer", "bos", "eos", "parse_special")
@@ -137,7 +139,22 @@ def recipe_from_table(table: Mapping[str, Any], base: Path) -> Recipe:
         base=base,
         **whole,
     )
-    return replace(recipe, work_source=_table(table, "work_source")) if "work_source" in table else recipe
+    if "work_source" in table:
+        recipe = replace(recipe, work_source=_table(table, "work_source"))
+    return _continued(recipe, table["continue_from"]) if "continue_from" in table else recipe
+
+
+def _continued(recipe: Recipe, given: object) -> Recipe:
+    """Returns the recipe as a phase that begins with the state of a file: a path, or a table with `path`."""
+    entry = given if isinstance(given, Mapping) else {"path": given}
+    _refuse_unknown(entry, CONTINUE, "continue_from")
+    path, allow = entry.get("path"), entry.get("allow", [])
+    if not isinstance(path, str) or not path or not isinstance(allow, list):
+        raise ValueError(
+            "`continue_from` must be the path of a state file, or { path = ..., allow = [...] }, "
+            f"got {given!r}"
+        )
+    return recipe.continue_from(path, allow=allow)
 
 
 def _table(table: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -196,6 +213,8 @@ def write_recipe(recipe: Recipe) -> str:
         for name in ("total_steps", "flush_every")
         if getattr(recipe, name)
     ]
+    if recipe.continues is not None:
+        lines.append(f"continue_from = {toml_value(_start_config(recipe))}")
     if recipe.when_exhausted != STOP:
         lines.append(f"when_exhausted = {toml_value(recipe.when_exhausted)}")
     if recipe.catalogue:
@@ -228,6 +247,17 @@ def write_recipe(recipe: Recipe) -> str:
 
 def _without_defaults(plain: object, given: object, fields: Iterable[str]) -> dict[str, Any]:
     return {f: getattr(given, f) for f in fields if getattr(given, f) != getattr(plain, f)}
+
+
+def _start_config(recipe: Recipe) -> str | dict[str, Any]:
+    start = recipe.continues
+    assert start is not None
+    if not start.path:
+        raise ValueError(
+            "the recipe continues a state in memory and has no TOML form; write the state to a file, "
+            "zephon.write_state_file(state, path), and use recipe.continue_from(path)"
+        )
+    return {"path": start.path, "allow": list(start.allow)} if start.allow else start.path
 
 
 def _schedule_config(recipe: Recipe) -> dict[str, Any]:

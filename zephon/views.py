@@ -1,8 +1,8 @@
 """Documents at random addresses of open chunks: a file, and where each document begins in it.
 
 Upstream: who opens a chunk, the spool or a reader of files that need none. Downstream: `Texts` and `Tokens`.
-Views of short documents are mapped into memory, where a read costs no system call; the others are read by
-position, so that resident memory does not grow with what was read and a file that shrinks is an error.
+Views of short documents are mapped or loaded into memory, where a read costs no system call; others are read
+by position, so that resident memory does not grow with what was read and a file that shrinks is an error.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zephon.errors import DataError, Fault
-from zephon.readers.base import Texts, Tokens, max_open
+from zephon.readers.base import TOKEN, Texts, Tokens, max_open
 
 MAX_OPEN_CHUNKS = 512
 MAPPED_BYTES = 128 << 20
 MAPPED_MEAN_BYTES = 2048
 """Chunks are mapped where their documents are no longer than this on average and the budget has room."""
+LOADED_BYTES = 32 << 20
+LOADED_MEAN_BYTES = 512
+"""Chunks that may not be mapped are loaded, if asked, where documents are no longer than this on average."""
 
 Int64 = NDArray[np.int64]
 
@@ -42,9 +45,10 @@ class Descriptor:
 class View(NamedTuple):
     """An open chunk."""
 
-    hot: tuple[mmap.mmap | None, int, memoryview, bool]
-    """What every read needs: the map if there is one, the descriptor, the byte of the file at which each
-    document starts and the last ends, and whether any is faulty or had surrogates replaced."""
+    hot: tuple[mmap.mmap | bytes | None, int, memoryview, bool]
+    """What every read needs: the map, or all documents, if they are in memory; the descriptor; the byte of
+    the file, or of all documents, at which each starts and the last ends; and whether any is faulty or had
+    surrogates replaced."""
     file: Descriptor
     faults: dict[int, Fault]
     replaced: frozenset[int]
@@ -70,6 +74,8 @@ class Views:
         self._gates: dict[int, threading.Lock] = {}
         self._views: dict[int, View] = {}  # the first opened come first, and go first
         self._views_bytes = 0  # of those that are mapped
+        self._loaded: dict[int, View | None] = {}  # as they were before; None: loaded once, and let go
+        self._loaded_bytes = 0
         self._max_views = max_open(MAX_OPEN_CHUNKS)
 
     def texts(self, chunk: Int64, record: Int64, max_bytes: int) -> Texts:
@@ -116,21 +122,37 @@ class Views:
         return out
 
     def tokens(self, chunk: Int64, record: Int64, max_bytes: int, dtype: np.dtype[np.integer]) -> Tokens:
-        """Returns the token ids at (chunk[i], record[i]), in the order asked; the file has `dtype`s."""
+        """Returns the token ids at (chunk[i], record[i]), in the order asked; the file has `dtype`s.
+
+        `max_bytes` counts them as `TOKEN`s, whatever the file has, so that a block takes no more than one of
+        text. A document costs about as much as a text does in `texts`, and its bytes.
+        """
+        chunks, records = chunk.tolist(), record.tolist()
+        max_size = max_bytes * dtype.itemsize // TOKEN.itemsize
+        views = self._views
         parts: list[bytes] = []
+        sizes: list[int] = []
         faults: list[tuple[int, Fault]] = []
+        append, add_size, pread = parts.append, sizes.append, os.pread
         total = 0
-        for i, (c, r) in enumerate(zip(chunk.tolist(), record.tolist(), strict=True)):
-            view = self._views.get(c) or self.view(c)
+        for c, r in zip(chunks, records, strict=True):
+            view = views.get(c) or self.view(c)
             data, number, bounds, marked = view.hot
-            start, end = bounds[r], bounds[r + 1]
-            parts.append(data[start:end] if data is not None else self._whole(c, number, start, end))
+            start = bounds[r]
+            end = bounds[r + 1]
+            size = end - start
+            if data is not None:
+                append(data[start:end])
+            elif size:
+                raw = pread(number, size, start)
+                append(raw if len(raw) == size else self._whole(c, number, start, end))
             if marked and r in view.faults:
-                faults.append((i, view.faults[r]))
-            total += end - start
-            if total >= max_bytes:
+                faults.append((len(sizes), view.faults[r]))
+            add_size(size)
+            total += size
+            if total >= max_size:
                 break
-        lengths = np.array([len(part) for part in parts], np.int64) // dtype.itemsize
+        lengths = np.array(sizes, np.int64) // dtype.itemsize
         return Tokens(np.frombuffer(b"".join(parts), dtype), lengths, faults)
 
     def _whole(self, chunk: int, descriptor: int, start: int, end: int) -> bytes:
@@ -173,6 +195,39 @@ class Views:
             self._views[chunk] = view
         return view
 
+    def load(self, chunks: Iterable[int]) -> None:
+        """Reads those of `chunks` into memory that are open, of short documents, and may not be mapped.
+
+        There a document costs no system call, after each of which a thread has to wait for the interpreter.
+        A chunk is loaded once while it is open, and not at its first use: a chunk that comes and goes with
+        every call would be read whole each time.
+        """
+        for chunk in chunks:
+            view = self._views.get(chunk)
+            if view is None or view.may_map or chunk in self._loaded:
+                continue
+            _, number, bounds, marked = view.hot
+            if view.size_bytes > LOADED_MEAN_BYTES * (len(bounds) - 1):
+                continue
+            data = self._whole(chunk, number, bounds[0], bounds[-1])
+            moved = np.asarray(bounds) - bounds[0]
+            with self._lock:
+                if self._views.get(chunk) is view and chunk not in self._loaded:
+                    self._views[chunk] = view._replace(hot=(data, number, moved.data, marked))
+                    self._loaded[chunk] = view
+                    self._loaded_bytes += view.size_bytes
+                    self._unload()
+
+    def _unload(self) -> None:
+        """Goes back to reading by position in the chunks that were loaded first, over the budget."""
+        for chunk in list(self._loaded) if self._loaded_bytes > LOADED_BYTES else ():
+            view = self._loaded[chunk]
+            if view is not None:
+                self._views[chunk], self._loaded[chunk] = view, None
+                self._loaded_bytes -= view.size_bytes
+            if self._loaded_bytes <= LOADED_BYTES:
+                break
+
     def open_chunks(self) -> list[int]:
         """Returns the chunks that are open."""
         with self._lock:
@@ -185,11 +240,15 @@ class Views:
 
     def _drop(self, chunk: int) -> None:
         view = self._views.pop(chunk, None)
-        if view is not None and view.hot[0] is not None:
+        loaded = self._loaded.pop(chunk, None)
+        if loaded is not None:
+            self._loaded_bytes -= loaded.size_bytes
+        elif view is not None and view.hot[0] is not None:
             self._views_bytes -= view.size_bytes
 
     def clear(self) -> None:
         """Drops descriptors and maps; a later read opens them again."""
         with self._lock:
             self._views.clear()
-            self._views_bytes = 0
+            self._loaded.clear()
+            self._views_bytes = self._loaded_bytes = 0

@@ -37,10 +37,13 @@ def check_shape(recipe: Recipe, sizes: Sequence[int], micro_batch_size: int | No
         yield Finding(
             severity=WARNING,
             subject="lanes",
-            message=f"as many lanes as rows in a global batch ({lanes}): a later phase with another "
-            f"global batch must keep {lanes} lanes, so only multiples of {lanes} rows are open to it",
+            message=f"as many lanes as rows in a global batch ({lanes}): a later phase (continue_from) with "
+            f"another global batch must keep {lanes} lanes, so only multiples of {lanes} rows are open to it",
             cure=_cure_fewer_lanes(recipe, sizes),
         )
+    if recipe.continues is not None:
+        message = f"continues from {recipe.continues}; steps count from 0 again"
+        yield Finding(severity=OK, subject="phase", message=message)
     if micro_batch_size is not None:
         yield from _check_micro_batches(recipe, sizes, micro_batch_size)
 

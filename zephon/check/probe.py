@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from zephon.dataset import Dataset
 from zephon.errors import DataError, Fault
 from zephon.opened import SPOOL_BYTES
 from zephon.prepare import check_ids
-from zephon.readers import RandomReader, Report, Texts, TokenReader, Tokens, is_tokenized
+from zephon.readers import RandomReader, Report, TokenReader, Tokens, is_tokenized
 from zephon.recipe import Recipe
 from zephon.tokenizer import Encoder
 
@@ -31,7 +32,8 @@ VISIT_BYTES = 4 << 20
 FIRST_TEXTS_BYTES = 64 << 10
 CURE_FAULT = 'mend the records, or set on_error = "skip" for this dataset to count them and go on'
 
-Places = tuple[int, int]
+Place = tuple[int, int]
+"""Chunk and record."""
 
 
 def open_dataset(
@@ -72,9 +74,12 @@ class Probe:
         self.sampled_chunks = self.sampled_documents = 0
         self.num_tokens = self.num_encoded = 0
         self._num_empty = self._num_replaced = 0
-        self._faults: list[tuple[Places, Fault]] = []
+        self._faults: list[tuple[Place, Fault]] = []
         self._error: Exception | None = None
         self._texts: list[str] = []
+        self._tokens: list[tuple[int, NDArray[np.int64], Tokens]] = []  # read, and not looked at yet
+        self._unmarked = {"begin": 0, "end": 0}
+        self._marks: dict[str, int | None] = {"begin": None, "end": None}
 
     def visit(self) -> bool:
         """Reads the next places; returns whether there are more to read."""
@@ -85,18 +90,28 @@ class Probe:
         chunk = int(self._order[self.sampled_chunks])
         record = self._places(chunk)
         try:
-            found = self.reader.texts(np.full_like(record, chunk), record, VISIT_BYTES)
+            num_read = self._read(chunk, record)
         except (DataError, OSError) as error:
             self._error = error
             return False
+        self.sampled_chunks += 1
+        self.sampled_documents += num_read
+        return True
+
+    def _read(self, chunk: int, record: NDArray[np.int64]) -> int:
+        """Reads records of a chunk; returns how many."""
+        if is_tokenized(self.reader):
+            reader = cast(TokenReader, self.reader)
+            tokens = reader.tokens(np.full_like(record, chunk), record, VISIT_BYTES)
+            self._tokens.append((chunk, record, tokens))
+            return len(tokens.lengths)
+        found = self.reader.texts(np.full_like(record, chunk), record, VISIT_BYTES)
         faulty = {index for index, _ in found.faults}
         self._faults += [((chunk, int(record[index])), fault) for index, fault in found.faults]
         self._num_replaced += len(found.num_replaced)
         self._num_empty += sum(not t for i, t in enumerate(found.texts) if i not in faulty)
         self._texts += [text for text in found.texts if text]
-        self.sampled_chunks += 1
-        self.sampled_documents += len(found.texts)
-        return True
+        return len(found.texts)
 
     def _places(self, chunk: int) -> NDArray[np.int64]:
         """Returns the records of a chunk to read, ascending."""
@@ -109,7 +124,7 @@ class Probe:
         return np.unique(chosen % np.uint64(count)).astype(np.int64)
 
     def first_texts(self) -> list[str]:
-        """Returns some of the texts read, for comparing the back ends of the tokenizer."""
+        """Returns some of the texts read, for comparing the back ends of the tokenizer; none of token ids."""
         texts, size = [], 0
         for text in self._texts:
             texts.append(text)
@@ -120,6 +135,11 @@ class Probe:
 
     def encode(self, encoder: Encoder) -> None:
         """Counts the tokens of what was read since the last call."""
+        for chunk, record, found in self._tokens:
+            self._count(chunk, record, found, encoder)
+        self._tokens = []
+        if not self._texts:
+            return
         try:
             tokens, _ = encoder.encode(self._texts)
         except DataError as error:
@@ -128,6 +148,33 @@ class Probe:
             self.num_tokens += len(tokens)
             self.num_encoded += len(self._texts)
         self._texts = []
+
+    def _count(self, chunk: int, record: NDArray[np.int64], found: Tokens, encoder: Encoder) -> None:
+        """Counts documents of token ids, their faults, and those that do not begin and end as texts would."""
+        check_ids(found, encoder.vocab_size)
+        faulty = {index for index, _ in found.faults}
+        self._faults += [((chunk, int(record[index])), fault) for index, fault in found.faults]
+        filled = found.lengths > 0
+        self._num_empty += int((~filled).sum()) - len(faulty)
+        self.num_encoded += int(filled.sum())
+        self.num_tokens += len(found.tokens)
+        self._marks = {"begin": encoder.bos_id, "end": encoder.eos_id}
+        ends = np.cumsum(found.lengths)[filled]
+        places = {"begin": ends - found.lengths[filled], "end": ends - 1}
+        for where, mark in self._marks.items():
+            if mark is not None:
+                self._unmarked[where] += int((found.tokens[places[where]] != mark).sum())
+
+    def _mark_findings(self, subject: str) -> list[Finding]:
+        """Returns warnings of BOS and EOS that the recipe asks for and documents of token ids lack."""
+        found = []
+        for where, name in (("begin", "bos"), ("end", "eos")):
+            if count := self._unmarked[where]:
+                message = f"{count} of {self.num_encoded} documents sampled do not {where} with the recipe's "
+                message += f"{name.upper()} (id {self._marks[where]}): token ids are taken as they are"
+                cure = f"write the documents with their {name.upper()}, or set {name} = false in [tokenize]"
+                found.append(Finding(severity=WARNING, subject=subject, message=message, cure=cure))
+        return found
 
     @property
     def tokens_per_document(self) -> float | None:
@@ -140,14 +187,20 @@ class Probe:
         """Returns what the visits found."""
         subject = f"dataset {self.dataset.name}"
         found = [] if self._error is None else [refusal(subject, self._error)]
-        found += self._fault_findings(subject)
+        found += self._fault_findings(subject) + self._mark_findings(subject)
+        field, what = (
+            (self.dataset.tokens, "tokens") if is_tokenized(self.reader) else (self.dataset.text, "text")
+        )
         if self.sampled_documents and self._num_empty == self.sampled_documents - len(self._faults):
-            message = f"none of the {self.sampled_documents} documents sampled has text"
-            cure = f"look at field {self.dataset.text!r}; a dataset with a share needs text"
+            message = f"none of the {self.sampled_documents} documents sampled has {what}"
+            cure = f"a dataset with a share needs {what}"
+            cure = (
+                f"look at field {field!r}; {cure}" if field else f"look at the documents' boundaries; {cure}"
+            )
             found.append(Finding(severity=ERROR, subject=subject, message=message, cure=cure))
         elif self._num_empty * 10 > self.sampled_documents:
             message = f"{self._num_empty} of {self.sampled_documents} documents sampled are empty"
-            cure = "see that `text` names the right field; empty documents are counted and passed over"
+            cure = f"see that `{what}` names the right field; empty documents are counted and passed over"
             found.append(Finding(severity=WARNING, subject=subject, message=message, cure=cure))
         if self._num_replaced:
             message = f"{self._num_replaced} documents sampled hold lone surrogates; each becomes U+FFFD"

@@ -91,6 +91,7 @@ def build_app() -> typer.Typer:
     """Returns the application with the core's commands, then those of plugins that can be loaded."""
     from zephon.cli.bench import bench
     from zephon.cli.check import check
+    from zephon.cli.data import app as data
     from zephon.cli.demo import demo
     from zephon.cli.hash import hash_steps
     from zephon.cli.index import index
@@ -113,8 +114,9 @@ def build_app() -> typer.Typer:
     }  # fmt: skip
     for name, command in commands.items():
         app.command(name, cls=Command, epilog=EXIT_TEXT)(command)
+    app.add_typer(data, name="data", epilog=EXIT_TEXT)
     for name, plugin in plugins.load_all("commands").items():
-        _mount(app, name, plugin, taken=name in commands)
+        _mount(app, name, plugin, taken=name in (*commands, "data"))
     return app
 
 

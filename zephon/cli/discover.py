@@ -19,9 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zephon.cli.common import cut
+from zephon.cli.discover_tokens import as_left_out, find_token_column, find_token_files
 from zephon.errors import DataError
 from zephon.paths import DataFile, list_files
 from zephon.readers import SUFFIXES
+from zephon.readers.beside import FLAT, INDEX, MEGATRON, OFFSETS, path_beside, without_boundaries
 from zephon.tokenizer.file import FILE_NAME
 
 TEXT_NAMES = ("text", "content", "body", "document")
@@ -42,8 +44,13 @@ class FoundDataset:
     num_files: int
     num_bytes: int
     text: str
+    """The column of texts; empty where documents are token ids."""
+    tokens: str = ""
+    """The column of token ids, where they lie in one."""
+    dtype: str = ""
+    """Of flat .bin files of token ids."""
     why: str
-    """Why this is the text column, in a few words."""
+    """Why this is the column, or what the files hold, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ def find_datasets(paths: Sequence[Path]) -> tuple[list[FoundDataset], list[LeftO
         parts, others = _parts(Path(os.path.abspath(given)))
         left_out += others
         for path in parts:
-            files = list_files([str(path)], path.parent)
+            files = without_boundaries(list_files([str(path)], path.parent))
             kinds = sorted({kind for file in files if (kind := _kind(file))})
             if not kinds:
                 raise _no_data(path, files)
@@ -103,9 +110,15 @@ def _parts(path: Path) -> tuple[list[Path], list[LeftOut]]:
     files = {p: _files(p) for p in entries if p.is_dir()}
     folders = [p for p in files if any(map(_kind, files[p]))]
     left_out = [LeftOut(str(p), _other_files(f)) for p, f in files.items() if f and p not in folders]
-    if any(p.is_file() and p.suffix.lower() in SUFFIXES for p in entries):
+    if any(p.is_file() and _is_data(p) for p in entries):
         return [path], left_out
     return folders if len(folders) > 1 else [path], left_out
+
+
+def _is_data(path: Path) -> bool:
+    """Returns whether a file is data by its name, or by the file beside it where the name says little."""
+    kind = SUFFIXES.get(path.suffix.lower(), "")
+    return bool(kind) and (kind != FLAT or any(path.with_suffix(e).exists() for e in (OFFSETS, INDEX)))
 
 
 def _files(folder: Path) -> Sequence[DataFile]:
@@ -125,12 +138,21 @@ def _counted(files: Sequence[DataFile]) -> str:
 
 
 def _kind(file: DataFile) -> str:
-    return SUFFIXES.get(os.path.splitext(file.name)[1].lower(), "")
+    suffix = os.path.splitext(file.name)[1].lower()
+    has_index = suffix == ".bin" and os.path.exists(path_beside(file.path, INDEX))
+    return MEGATRON if has_index else SUFFIXES.get(suffix, "")
 
 
 def _describe(name: str, kind: str, path: Path, files: Sequence[DataFile]) -> FoundDataset:
     mine = [file for file in files if _kind(file) == kind]
-    text, why = find_text(mine, kind)
+    text = tokens = dtype = ""
+    if kind in (FLAT, MEGATRON):
+        try:
+            dtype, why = find_token_files(name, mine, kind)
+        except DataError as error:
+            raise NoTextError(as_left_out(error)) from None
+    else:
+        text, tokens, why = find_column(mine, kind)
     return FoundDataset(
         name=name,
         kind=kind,
@@ -138,6 +160,8 @@ def _describe(name: str, kind: str, path: Path, files: Sequence[DataFile]) -> Fo
         num_files=len(mine),
         num_bytes=sum(file.size_bytes for file in mine),
         text=text,
+        tokens=tokens,
+        dtype=dtype,
         why=why,
     )
 
@@ -161,6 +185,19 @@ def _unique(name: str, found: Sequence[FoundDataset]) -> str:
     taken = {dataset.name for dataset in found}
     numbered = (f"{name}_{number}" for number in range(2, len(taken) + 3))
     return name if name not in taken else next(other for other in numbered if other not in taken)
+
+
+def find_column(files: Sequence[DataFile], kind: str) -> tuple[str, str, str]:
+    """Returns (column of texts, else column of token ids, why)."""
+    try:
+        text, why = find_text(files, kind)
+        return text, "", why
+    except NoTextError:
+        file = next((file for file in files if file.size_bytes), files[0])
+        tokens = find_token_column(file, kind, () if kind == "parquet" else _sample_jsonl(file))
+        if not tokens:
+            raise
+        return "", tokens, f"lists of whole numbers in {tokens!r}, and no column of text"
 
 
 def find_text(files: Sequence[DataFile], kind: str) -> tuple[str, str]:
@@ -235,7 +272,7 @@ def _no_text(file: DataFile, columns: Sequence[str], num_records: int) -> NoText
         f"{file.path} has no column of text",
         got=f"the columns {cut(', '.join(columns), 200) or 'none'} in {num_records} records",
         rule="a document's text is a string in one column; a chat is a list of messages, not a text",
-        cure="write the recipe by hand and name the column in `text`, or convert the file",
+        cure="write the recipe by hand and name the column in `text`, or in `tokens` if it holds token ids",
     )
 
 

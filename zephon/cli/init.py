@@ -133,9 +133,18 @@ def _dataset_lines(dataset: FoundDataset, base: Path) -> list[str]:
         "[[datasets]]",
         f"name = {toml_value(dataset.name)}",
         f"path = {path}   # {dataset.num_files:,} {dataset.kind} file{'s' * (dataset.num_files != 1)}",
-        f"text = {toml_value(dataset.text)}   # {dataset.why}",
+        *_column_lines(dataset),
         '# on_error = "skip"      # count records that cannot be used and go on, instead of stopping',
     ]
+
+
+def _column_lines(dataset: FoundDataset) -> list[str]:
+    if dataset.text:
+        return [f"text = {toml_value(dataset.text)}   # {dataset.why}"]
+    fields = {"tokens": dataset.tokens, "dtype": dataset.dtype}
+    lines = [f"{name} = {toml_value(value)}   # {dataset.why}" for name, value in fields.items() if value]
+    as_is = "taken as they are: no BOS or EOS is added"
+    return [*lines, f"# The documents are token ids, {as_is}" if lines else f"# {dataset.why}; {as_is}"]
 
 
 def _relative(path: str, base: Path) -> str:
@@ -161,6 +170,7 @@ def _say(
     for dataset in datasets:
         files = f"{dataset.num_files:,} {dataset.kind} file{'s' * (dataset.num_files != 1)}"
         write(f"dataset {dataset.name}: {files}, {dataset.num_bytes:,} bytes")
-        write(f"  text in {dataset.text!r}: {dataset.why}")
+        column = f"text in {dataset.text!r}" if dataset.text else "documents"
+        write(f"  {column}: {dataset.why}")
     write(f"tokenizer: {tokenizer or 'none found: write its path into the recipe'}")
     write(f"wrote {out}; next:\n  {following}")

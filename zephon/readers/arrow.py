@@ -202,6 +202,7 @@ class ArrowReader:
             self._check_columns(file, self._head(number, file).schema.names, columns)
             _, first, last = self._place(number, file, chunk)
             table = self._table(number, file, chunk).select(list(columns)).slice(first, last - first)
+            table = table.replace_schema_metadata()
             table.validate(full=True)
         except (DamageError, pa.ArrowInvalid) as damage:
             check_file(self.name, file)

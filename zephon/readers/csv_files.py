@@ -7,9 +7,9 @@ start, all its chunks in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,14 @@ from zephon.errors import DataError, Fault
 from zephon.files import check_file, read_range
 from zephon.paths import DataFile
 from zephon.readers.base import Chunks, Column, Origin
-from zephon.readers.csv_rows import Inferred, Row, Rows, array_of, column_of, fields_at, row_starts
+from zephon.readers.csv_rows import Inferred, Row, Rows, array_of, column_of, fields_at, row_starts, text_of
 from zephon.readers.expanded import DAMAGED_RULE, Expanding, compression, cut, is_compressed
 from zephon.readers.jsonl import sample, scan_of
 from zephon.readers.kept import Kept
 from zephon.readers.table import Advance, Scan, open_table
+
+if TYPE_CHECKING:
+    from zephon.readers.csv_stream import CsvStream
 
 TABS = (".tsv", ".tab")
 """Names of files whose fields are separated by tabs."""
@@ -31,8 +34,12 @@ _DAMAGED = -1
 _NUM_KEPT = 256
 
 
-def open_csv(origin: Origin) -> CsvReader:
+def open_csv(origin: Origin) -> CsvReader | CsvStream:
     """Returns the reader of CSV files: by range where all are plain, else file by file."""
+    from zephon.readers.csv_stream import CsvStream
+
+    if origin.dataset.stream:
+        return CsvStream(origin)
     files = origin.table.files if origin.table is not None else origin.files
     return CompressedCsv(origin) if any(is_compressed(file) for file in files) else CsvReader(origin)
 
@@ -58,7 +65,7 @@ class CsvReader:
 
     def _scan(self, file: DataFile, advance: Advance) -> Scan:
         expanding, is_plain = self._expanding(file), not is_compressed(file)
-        rows = Rows(_counted(expanding, advance if is_plain else None), delimiter(file), is_start=True)
+        rows = Rows(counted(expanding, advance if is_plain else None), delimiter(file), is_start=True)
         header, starts = row_starts(rows)
         found = sample(self.name, file)
         if not is_plain:
@@ -67,24 +74,11 @@ class CsvReader:
             one = np.ones(1, np.int64)
             return Scan(places=one * _DAMAGED, num_documents=one, num_bytes=one, sample=found)
         if header is not None:
-            self._index(file, header)
+            text_index(self.name, file, header, self._dataset.text)
         return scan_of(np.append(starts, rows.end), rows.end, found)
 
     def _expanding(self, file: DataFile) -> Expanding:
         return Expanding(self.name, file, skip=self._dataset.on_error == "skip")
-
-    def _index(self, file: DataFile, header: Row) -> int:
-        """Returns which field of a row is the text."""
-        text = self._dataset.text
-        if isinstance(header, list) and header.count(text) == 1:
-            return header.index(text)
-        is_twice = isinstance(header, list) and text in header
-        raise DataError.explained(
-            f"dataset {self.name!r}: {file.shown} has {'two columns' if is_twice else 'no column'} {text!r}",
-            got=f"the columns {', '.join(map(repr, header))}" if isinstance(header, list) else header,
-            rule="the first row of a file names its columns; every file has the one that `text` names, once",
-            cure="set `text` to one of these columns, or write a header",
-        )
 
     def chunks(self) -> Chunks:
         """Returns the chunks, weighed by the bytes of their rows."""
@@ -95,7 +89,11 @@ class CsvReader:
         number, file = self._file(chunk)
         header = self._header(number, file)
         rows = Rows([self._bytes(file, chunk)], delimiter(file))
-        return column_of(rows, len(header), self._index(file, header))
+        return self._column(file, header, rows)
+
+    def _column(self, file: DataFile, header: list[str], rows: Iterable[Row]) -> Column:
+        num_fields, index = len(header), text_index(self.name, file, header, self._dataset.text)
+        return column_of(text_of(row, num_fields, index) for row in rows)
 
     def values(self, chunk: int, columns: Sequence[str]) -> pa.Table:
         """Returns other columns of all rows of a chunk, null where a row is faulty.
@@ -122,11 +120,10 @@ class CsvReader:
         return self._headers.get(number, lambda: self._read_header(file))
 
     def _read_header(self, file: DataFile) -> list[str]:
-        with closing(_counted(Expanding(self.name, file, skip=True), None)) as blocks:
+        with closing(counted(Expanding(self.name, file, skip=True), None)) as blocks:
             row = next(iter(Rows(blocks, delimiter(file), is_start=True)), "no row")
         if isinstance(row, str):
-            self._index(file, row)  # says what is wrong
-            raise AssertionError(row)
+            raise _without_header(self.name, file, row)
         return row
 
     def _table(self, number: int, file: DataFile, rows: Iterable[Row], columns: Sequence[str]) -> pa.Table:
@@ -176,7 +173,7 @@ class CompressedCsv(CsvReader):
                 yield Column.all_faulty(1, fault or Fault("damaged", "no header", DAMAGED_RULE))
                 continue
             header = self._header(number, file)
-            column = column_of(rows, len(header), self._index(file, header))
+            column = self._column(file, header, rows)
             yield column if fault is None else column.with_faults([(len(rows) - 1, fault)])
 
     def values(self, chunk: int, columns: Sequence[str]) -> pa.Table:
@@ -214,13 +211,36 @@ class CompressedCsv(CsvReader):
                 yield file, [*rows[:-1], fault.got], fault
 
 
+def text_index(dataset: str, file: DataFile, header: Row, text: str) -> int:
+    """Returns which field of a file's rows is the text; raises `DataError` where its header has none."""
+    if isinstance(header, str):
+        raise _without_header(dataset, file, header)
+    if header.count(text) == 1:
+        return header.index(text)
+    raise DataError.explained(
+        f"dataset {dataset!r}: {file.shown} has {'two columns' if text in header else 'no column'} {text!r}",
+        got=f"the columns {', '.join(map(repr, header))}",
+        rule="the first row of a file names its columns; every file has the one that `text` names, once",
+        cure="set `text` to one of these columns, or write a header",
+    )
+
+
+def _without_header(dataset: str, file: DataFile, got: str) -> DataError:
+    return DataError.explained(
+        f"dataset {dataset!r}: {file.shown} has no header",
+        got=got,
+        rule="the first row of a file names its columns",
+        cure="write a header, or mend the file's first row",
+    )
+
+
 def delimiter(file: DataFile) -> str:
     """Returns what separates the fields of a file, by its name."""
     name = file.name.lower().removesuffix(compression(file))
     return "\t" if name.endswith(TABS) else ","
 
 
-def _counted(blocks: Iterable[bytes], advance: Advance | None) -> Iterator[bytes]:
+def counted(blocks: Iterable[bytes], advance: Advance | None) -> Generator[bytes, None, None]:
     """Yields the blocks, and tells of the bytes that are done with."""
     for block in blocks:
         yield block

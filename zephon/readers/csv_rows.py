@@ -1,7 +1,8 @@
 """The rows of CSV and TSV: where each begins, its fields, and what is wrong with those that are none.
 
-Upstream: the bytes of a file, or of consecutive whole rows of it. Downstream: the CSV reader. Quotes are read
-as RFC 4180 has them, strictly: a row that breaks the rules is a faulty record, and the next line begins a row.
+Upstream: the bytes of a file, or of consecutive whole rows of it. Downstream: the CSV reader. Quotes are
+read as RFC 4180 has them, strictly: a row that breaks the rules is a faulty record, and the next line begins
+another row.
 """
 
 from __future__ import annotations
@@ -96,20 +97,24 @@ def fault_of(row: Row, num_fields: int) -> Fault | None:
     return None
 
 
-def column_of(rows: Iterable[Row], num_fields: int, index: int) -> Column:
-    """Returns the column of the texts in the fields at `index`."""
-    texts: list[str] = []
+def text_of(row: Row, num_fields: int, index: int) -> str | Fault:
+    """Returns the text in the field at `index`, or what is wrong with it."""
+    fault = fault_of(row, num_fields)
+    if fault is not None:
+        return fault
+    text = row[index]
+    return text if text.isascii() else _not_utf8(text) or text
+
+
+def column_of(texts: Iterable[str | Fault]) -> Column:
+    """Returns the column of texts, and of faults in the places of others."""
+    kept: list[str] = []
     faults: list[tuple[int, Fault]] = []
-    for i, row in enumerate(rows):
-        fault = fault_of(row, num_fields)
-        text = "" if fault is not None else row[index]
-        if not text.isascii():
-            fault = _not_utf8(text)
-        if fault is not None:
-            faults.append((i, fault))
-            text = ""
-        texts.append(text)
-    return Column.from_values(texts).with_faults(faults)
+    for i, text in enumerate(texts):
+        if isinstance(text, Fault):
+            faults.append((i, text))
+        kept.append("" if isinstance(text, Fault) else text)
+    return Column.from_values(kept).with_faults(faults)
 
 
 def _not_utf8(text: str) -> Fault | None:

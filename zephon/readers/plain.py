@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from numpy.typing import NDArray
 from zephon.errors import Fault, shorten
 from zephon.files import check_file, check_unchanged, open_unchanged, read_range
 from zephon.paths import DataFile
-from zephon.readers.base import Chunks, Column, Origin, Texts, num_within
+from zephon.readers.base import Chunks, Origin, Texts, num_within
 from zephon.readers.expanded import Expanding, is_compressed
 from zephon.readers.jsonl import SAMPLE_BYTES
-from zephon.readers.table import ChunkTable, Progress, Scan, each, table_of
+from zephon.readers.table import ChunkTable, Progress, each
 
 CHUNK_BYTES = 1 << 20
 CHUNK_FILES = 1000
@@ -51,39 +52,43 @@ class PlainReader:
         return Chunks(np.diff(self._firsts), sums)
 
     def texts(self, chunk: Int64, record: Int64, max_bytes: int) -> Texts:
-        """Returns the documents at (chunk[i], record[i]), as asked; `max_bytes` counts bytes of files."""
+        """Returns the documents at (chunk[i], record[i]), as asked; `max_bytes` counts UTF-8."""
         wanted = self._firsts[chunk] + record
-        numbers = wanted[: num_within(self._sizes[wanted], max_bytes)].tolist()
+        numbers = wanted[: num_within(self._sizes[wanted], max_bytes)].tolist()  # expanded, they only grow
         files = [self.table.current(number, lambda file: sample(self.name, file)) for number in numbers]
-        if any(file.is_remote for file in files):
-            with ThreadPoolExecutor(_FILES_TOGETHER, thread_name_prefix="zephon-text") as pool:
-                read = list(pool.map(self._read, files))
-        else:
-            read = [self._read(file) for file in files]
-        out = Texts([])
-        for i, found in enumerate(read):
-            if isinstance(found, Fault):
-                out.faults.append((i, found))
-            out.texts.append("" if isinstance(found, Fault) else found)
+        out, total = Texts([]), 0
+        with closing(self._read_all(files)) as contents:
+            for i, content in enumerate(contents):
+                found = content if isinstance(content, Fault) else _text(content)
+                if isinstance(found, Fault):
+                    out.faults.append((i, found))
+                out.texts.append("" if isinstance(found, Fault) else found)
+                total += 0 if isinstance(content, Fault) else len(content)
+                if total >= max_bytes:
+                    break
         return out
 
-    def _read(self, file: DataFile) -> str | Fault:
-        """Returns the text of a file, or what is wrong with it."""
+    def _read_all(self, files: Sequence[DataFile]) -> Generator[bytes | Fault, None, None]:
+        """Yields what is in each file; remote ones are fetched a few at a time."""
+        if not any(file.is_remote for file in files):
+            yield from map(self._read, files)
+            return
+        pool = ThreadPoolExecutor(_FILES_TOGETHER, thread_name_prefix="zephon-text")
+        try:
+            yield from pool.map(self._read, files)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _read(self, file: DataFile) -> bytes | Fault:
+        """Returns what is in a file, expanded, or how it is damaged."""
         if is_compressed(file):
             expanding = Expanding(self.name, file, skip=self._skip)
             raw = b"".join(expanding)
-            if expanding.fault is not None:
-                return expanding.fault
-        else:
-            raw = read_range(self.name, file, 0, file.size_bytes)
-            if file.is_remote:
-                check_file(self.name, file)
-        raw = raw.removeprefix(_BYTE_ORDER_MARK)
-        try:
-            return raw.decode()
-        except UnicodeDecodeError as error:
-            got = f"byte 0x{raw[error.start]:02x} at {error.start} of {shorten(raw[:80])}"
-            return Fault("not_utf8", got, "a file of plain text is UTF-8")
+            return raw if expanding.fault is None else expanding.fault
+        raw = read_range(self.name, file, 0, file.size_bytes)
+        if file.is_remote:
+            check_file(self.name, file)
+        return raw
 
     def where(self, chunk: int, record: int) -> tuple[str, int]:
         """Returns the file's name, and 0: it is the only document in it."""
@@ -95,3 +100,70 @@ class PlainReader:
 
     def close(self) -> None:
         """Does nothing: a file is open only while it is read."""
+
+
+def _text(raw: bytes) -> str | Fault:
+    raw = raw.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        got = f"byte 0x{raw[error.start]:02x} at {error.start} of {shorten(raw[:80])}"
+        return Fault("not_utf8", got, "a file of plain text is UTF-8")
+
+
+def sample(dataset: str, file: DataFile) -> str:
+    """Returns the hash of the first, middle and last 4 KiB of a file, of a short one in one read."""
+    last = max(0, file.size_bytes - SAMPLE_BYTES)
+    digest = hashlib.sha256()
+    if file.is_remote:
+        for start in sorted({0, last // 2, last}):
+            digest.update(read_range(dataset, file, start, SAMPLE_BYTES))
+        return digest.hexdigest()[:16]
+    descriptor = open_unchanged(dataset, file)
+    try:
+        for start in sorted({0, last // 2, last}):
+            digest.update(os.pread(descriptor, SAMPLE_BYTES, start))
+        check_unchanged(dataset, file, descriptor)
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()[:16]
+
+
+def _file_table(origin: Origin) -> ChunkTable:
+    """Returns the table in which every file is a chunk of one document: its catalogue's, or made now."""
+    if origin.table is not None:
+        return origin.table
+    files, dataset = origin.files, origin.dataset.name
+    progress = Progress(origin, by_bytes=False)
+
+    def look(some: tuple[DataFile, ...]) -> list[str]:
+        return [sample(dataset, file) for file in some]
+
+    samples: list[str] = []
+    parts = [files[i : i + _LOOKED_AT_TOGETHER] for i in range(0, len(files), _LOOKED_AT_TOGETHER)]
+    for part in each(parts, look):
+        samples += part
+        for _ in part:
+            progress.file_done()
+    ones = np.ones(len(files), np.int64)
+    return ChunkTable(
+        name=dataset,
+        kind="text",
+        files=files,
+        samples=samples,
+        first_chunks=np.arange(len(files) + 1, dtype=np.int64),
+        places=np.zeros(len(files), np.int64),
+        num_documents=ones,
+        num_bytes=np.array([max(1, file.size_bytes) for file in files], np.int64),
+    )
+
+
+def _chunk_starts(sizes: NDArray[np.integer[Any]]) -> Int64:
+    """Returns the first file of each chunk, and the number of files: a chunk ends once it is large enough."""
+    starts, num_files, num_bytes = [0], 0, 0
+    for number, size in enumerate(sizes.tolist()):
+        if num_bytes >= CHUNK_BYTES or num_files >= CHUNK_FILES:
+            starts.append(number)
+            num_files = num_bytes = 0
+        num_files, num_bytes = num_files + 1, num_bytes + size
+    return np.array([*starts, len(sizes)], np.int64)

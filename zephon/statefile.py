@@ -1,0 +1,63 @@
+"""A state as one file: plain JSON, so that a recipe can name the state that it continues.
+
+Upstream: `Loader.state_dict()`. Downstream: `continue_from` of a recipe, and run folders, which keep a copy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zephon.errors import StateError
+
+FILE_VERSION = 1
+KIND = "zephon state"
+LANE = "lane_"
+
+
+def write_state_file(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Writes a state, as `state_dict()` returned it or the union of all ranks' states, so that a reader sees
+    all of the file or none; the same state gives the same bytes."""
+    path = Path(path)
+    entries = {str(name): _text(name, value) for name, value in state.items()}
+    data = {"kind": KIND, "version": FILE_VERSION, "state": entries}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(data, indent=1, sort_keys=True) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _text(name: object, value: object) -> str | int:
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode()
+    if isinstance(value, str) or type(value) is int:
+        return value
+    raise TypeError(
+        f"`state` must be what state_dict() returned, got {type(value).__name__} for {name!r}; "
+        "give the loader's own entries"
+    )
+
+
+def read_state_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the state that `write_state_file` wrote."""
+    path = Path(path)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["kind"] != KIND or data["version"] != FILE_VERSION:
+            raise ValueError(f"kind {data['kind']!r}, version {data['version']!r}")
+        entries = {str(name): value for name, value in data["state"].items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = "it does not exist" if isinstance(error, FileNotFoundError) else str(error)
+        raise StateError.explained(
+            f"the state file {str(path)!r} cannot be read",
+            got=f"{type(error).__name__}: {reason}",
+            rule=f"it is what zephon.write_state_file(state, path) wrote, version {FILE_VERSION}",
+            cure="write it from the checkpoint of the earlier phase, all lanes in it; or name the right file",
+        ) from None
+    return {n: v.encode() if n.startswith(LANE) and isinstance(v, str) else v for n, v in entries.items()}
