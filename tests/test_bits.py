@@ -92,6 +92,11 @@ def test_many_permutations_are_the_single_ones(subkey: int, counters: list[int],
     assert many.tolist() == [permutation(subkey, counter, size).tolist() for counter in counters]
 
 
+@pytest.mark.parametrize("size", [(1 << 15) + 1, 100_000])
+def test_a_large_permutation_is_made_as_small_ones_are(size: int) -> None:
+    assert (permutation(3, 5, size) == permutations(3, np.array([5]), size)[0]).all()
+
+
 def test_permutations_are_golden() -> None:
     """Edit only when you mean to break resume."""
     assert permutation(42, 0, 8).tolist() == [3, 5, 6, 0, 2, 4, 7, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -10,8 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zephon.bits import key
 from zephon.dataset import Dataset
-from zephon.mixture import Ledger, MixtureWorkSource, WorkSourceContext, begin_step, first_credits
+from zephon.mixture import (
+    FULL_SPREAD_LANES,
+    MANY_DATASETS,
+    R2_FIRST,
+    R2_SECOND,
+    SPREAD_LANES,
+    WORD,
+    Ledger,
+    MixtureWorkSource,
+    WideLedger,
+    WorkSourceContext,
+    begin_step,
+    first_credits,
+)
 from zephon.schedule import (
     PARTS,
     Constant,
@@ -174,6 +189,50 @@ def test_documents_of_ten_times_the_length_do_not_get_ten_times_the_share() -> N
     assert mixed.documents[0] > 9 * mixed.documents[1]
 
 
+# Many datasets ----------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150)
+@given(st.data(), st.integers(1, 30))
+def test_many_datasets_are_chosen_as_few_are(data: st.DataObject, n: int) -> None:
+    """The two kinds of ledger go through the same draws, with shares that come, go and change."""
+    narrow, wide = Ledger(0), WideLedger(0)
+    for made in (narrow, wide):
+        made.tokens, made.documents, made.credits = [0] * n, [0] * n, [0] * n
+    weights = st.lists(st.sampled_from([0, 1, 2, 3, 100]), min_size=n, max_size=n).filter(any)
+    for _ in range(data.draw(st.integers(1, 4))):
+        drawn = shares(*data.draw(weights))
+        gains = data.draw(st.lists(st.integers(-3 * PARTS, 3 * PARTS), min_size=n, max_size=n))
+        for made in (narrow, wide):
+            made.shares = drawn
+            made.credits = [credit + gain for credit, gain in zip(made.credits, gains, strict=True)]
+        for length in data.draw(st.lists(st.integers(1, 300), max_size=20)):
+            narrow.rest = wide.rest = 300
+            dataset, run = SOURCE.choose(narrow)
+            assert SOURCE.choose(wide) == (dataset, run)
+            for made in (narrow, wide):
+                made.charge(dataset, length, 1)
+                made.charge(dataset, 1, 0)
+            assert wide.tokens == narrow.tokens
+    assert (wide.credits, wide.documents, wide.shares) == (narrow.credits, narrow.documents, narrow.shares)
+
+
+def test_a_ledger_of_many_datasets_is_made_and_read_as_any() -> None:
+    few, many = Ledger.empty(3, MANY_DATASETS), Ledger.empty(3, MANY_DATASETS + 1)
+    assert (type(few), type(many)) == (Ledger, WideLedger)
+    many.shares = shares(*range(1, MANY_DATASETS + 2))
+    many.charge(2, 10, 1)
+    before = replace(many, tokens=[*many.tokens], credits=[*many.credits])
+    SOURCE.choose(many)
+    assert many == before
+    many.credits.append(5)  # a list of its own
+    assert many == before
+    assert sum(many.credits) == 0
+    assert all(type(credit) is int for credit in many.credits)
+    many.charge(2, 1, 0)
+    assert many != before
+
+
 # The first credits ------------------------------------------------------------------------------------------
 
 
@@ -189,6 +248,39 @@ def test_first_credits_sum_to_zero_and_are_two_rows_at_most(
         assert sum(gains) == 0
         assert max(map(abs, gains)) <= 2 * SEQ_LEN * PARTS
         assert all(not gain for gain, share in zip(gains, given_shares, strict=True) if not share)
+
+
+def first_credits_plainly(
+    lane: int, num_lanes: int, shares: tuple[int, ...], fresh: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Returns `first_credits` with nothing kept between lanes."""
+    salt = key("first credits", *fresh)
+    place = ((lane + 1) * R2_FIRST + salt) % WORD * PARTS // WORD
+    spread = SEQ_LEN * min(FULL_SPREAD_LANES, num_lanes) // SPREAD_LANES
+    held = SEQ_LEN // 2 + ((lane + 1) * R2_SECOND + salt) % WORD * spread // WORD
+    for i in fresh:
+        if place < shares[i]:
+            return tuple(held * PARTS * (j == i) - held * share for j, share in enumerate(shares))
+        place -= shares[i]
+    mean, fresh_share = (SEQ_LEN + spread) // 2, sum(shares[i] for i in fresh)
+    gains = [
+        -mean * share if i in fresh else mean * fresh_share * share // (PARTS - fresh_share)
+        for i, share in enumerate(shares)
+    ]
+    gains[next(i for i, share in enumerate(shares) if share and i not in fresh)] -= sum(gains)
+    return tuple(gains)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30).filter(any), st.data())
+def test_first_credits_of_a_lane_do_not_depend_on_the_lanes_before(
+    weights: list[int], data: st.DataObject
+) -> None:
+    given_shares = shares(*weights)
+    active = [i for i, share in enumerate(given_shares) if share]
+    fresh = tuple(sorted(data.draw(st.sets(st.sampled_from(active), min_size=1))))
+    for lane in range(40):
+        expected = first_credits_plainly(lane, 40, given_shares, fresh)
+        assert first_credits(lane, 40, given_shares, fresh, SEQ_LEN) == expected
 
 
 def test_the_lanes_begin_near_the_plan() -> None:

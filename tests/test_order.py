@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zephon import deal as deal_module
 from zephon import order as order_module
-from zephon.bits import key, permutation
-from zephon.order import Order, deal, num_groups
+from zephon.bits import key
+from zephon.deal import deal
+from zephon.order import Order, num_groups
 
 Address = tuple[int, int]
 
@@ -169,9 +172,8 @@ def test_the_groups_are_the_most_that_the_rule_allows(
         order = Order(seed=1, name="x", num_lanes=lanes, num_documents=counts, num_bytes=sizes)
 
     def enough(count: int) -> bool:
-        shuffled = permutation(key("deal", 1, "x"), 0, len(counts))
-        g = lanes // count
-        return all(len(c) >= 2 and counts[c].sum() >= 3 * g for c in deal(count, shuffled, sizes))
+        dealt = deal(count, key("deal", 1, "x"), sizes)
+        return bool(dealt.num_chunks().min() >= 2 and dealt.sums(counts).min() >= 3 * (lanes // count))
 
     allowed = [c for c in range(1, lanes + 1) if lanes % c == 0 and (c == 1 or enough(c))]
     assert order.num_groups == max(allowed)
@@ -191,10 +193,26 @@ def test_a_lane_knows_the_lanes_of_its_group_and_what_they_share() -> None:
         assert len(read) == num_documents
 
 
-def test_a_chunk_goes_to_the_group_with_the_fewest_bytes() -> None:
-    dealt = deal(2, np.arange(6), np.array([10, 1, 1, 1, 1, 6]))
-    assert [group.tolist() for group in dealt] == [[0], [1, 2, 3, 4, 5]]
-    assert deal(1, np.array([2, 0, 1]), np.array([1, 2, 3]))[0].tolist() == [0, 1, 2]
+def test_an_order_of_runs_keeps_the_rules_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deal_module, "DEAL_RUNS", 200)
+    order = make([300] * 1000, 8)
+    assert order.num_groups == 8
+    groups = [set(order.locate(lane, 0, order.group(lane)[1]).chunk.tolist()) for lane in range(8)]
+    assert all(len(chunks) >= 16 for chunks in groups)
+    assert sorted(chunk for chunks in groups for chunk in chunks) == list(range(1000))
+    assert located(pickle.loads(pickle.dumps(order)), 3, 5, 90) == located(order, 3, 5, 90)
+
+
+def test_columns_of_any_width_and_from_any_memory_give_one_order(tmp_path: Path) -> None:
+    counts = np.full(64, 1000) + np.arange(64)
+    expected = [located(make(counts.tolist(), 4, size=3), lane, 7, 40) for lane in range(4)]
+    (counts * 3).astype(np.int32).tofile(tmp_path / "bytes")
+    sizes = np.memmap(tmp_path / "bytes", dtype=np.int32, mode="r")
+    order = Order(
+        seed=42, name="web", num_lanes=4, num_documents=counts.astype(np.uint16), num_bytes=sizes
+    )  # fmt: skip
+    assert [located(order, lane, 7, 40) for lane in range(4)] == expected
+    assert [located(pickle.loads(pickle.dumps(order)), lane, 7, 40) for lane in range(4)] == expected
 
 
 @pytest.mark.usefixtures("small_rules")
@@ -289,3 +307,55 @@ def test_the_order_of_the_files_is_dealt_to_the_lanes_in_turn() -> None:
         assert pairs == [every[(i * 3 + lane) % 8] for i in (0, 1, 2, 7, 1000)]
     assert pickle.loads(pickle.dumps(order)).locate(1, 0, 3).record.tolist() == [1, 2, 0]
     assert order.group(2) == (range(3), 8)
+
+
+# Sorted orders ----------------------------------------------------------------------------------------------
+
+
+def make_ranked(documents: Sequence[int], ranked: Sequence[int], lanes: int, **options: int) -> Order:
+    counts = np.array(documents)
+    return Order(
+        seed=9, name="x", num_lanes=lanes, num_documents=counts, num_bytes=counts,
+        order="sorted:score", ranked=np.array(ranked, dtype=np.int64), **options,
+    )  # fmt: skip
+
+
+def test_ranked_documents_are_dealt_to_the_lanes_in_turn_and_come_again() -> None:
+    every = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0)]
+    ranked = [7, 0, 6, 1, 5, 2, 4, 3]
+    order = make_ranked([2, 5, 1], ranked, 3)
+    for lane in range(3):
+        assert located(order, lane, 0, 20) == [every[ranked[(i * 3 + lane) % 8]] for i in range(20)]
+    assert located(pickle.loads(pickle.dumps(order)), 1, 0, 3) == [(0, 0), (1, 3), (1, 1)]
+    assert (order.num_groups, order.group(2), order.period) == (1, (range(3), 8), 8)
+    assert order.end(0) == order_module.ENDLESS
+
+
+@given(st.permutations(range(12)), st.sampled_from([1, 2, 5]), st.integers(1, 3))
+def test_ranked_documents_end_as_often_as_asked(ranked: list[int], lanes: int, epochs: int) -> None:
+    order = make_ranked([3, 4, 5], ranked, lanes, max_epochs=epochs)
+    lines = [located(order, lane, 0, order.end(lane)) for lane in range(lanes)]
+    every = everything([3, 4, 5])
+    line = [lines[i % lanes][i // lanes] for i in range(12 * epochs)]
+    assert line == [every[number] for number in ranked] * epochs
+    assert order.period == order_module.ENDLESS
+
+
+def test_a_rank_in_file_order_is_the_order_of_the_files() -> None:
+    counts = np.array([2, 5, 1])
+    files = Order(seed=9, name="x", num_lanes=3, num_documents=counts, num_bytes=counts, order="identity")
+    ranked = make_ranked([2, 5, 1], range(8), 3)
+    assert [located(ranked, lane, 0, 20) for lane in range(3)] == [
+        located(files, lane, 0, 20) for lane in range(3)
+    ]
+    assert ranked.period == files.period == 8
+
+
+def test_a_rank_must_fit() -> None:
+    with pytest.raises(ValueError, match=r"`ranked` must have 8 documents, got \(7,\)"):
+        make_ranked([2, 5, 1], range(7), 3)
+    counts = np.array([2, 5, 1])
+    with pytest.raises(ValueError, match="`ranked` must be given for the order 'sorted:COLUMN' only"):
+        Order(seed=9, name="x", num_lanes=1, num_documents=counts, num_bytes=counts, order="sorted:score")
+    with pytest.raises(ValueError, match="got 'shuffled'"):
+        Order(seed=9, name="x", num_lanes=1, num_documents=counts, num_bytes=counts, ranked=np.arange(8))

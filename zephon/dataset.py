@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from zephon.errors import check_whole
 from zephon.partition import Edge, both, split_by
+from zephon.urls import holds_secret, redact
 from zephon.where import parse_where
 
 ON_ERROR = ("raise", "skip")
@@ -103,6 +104,11 @@ class Dataset:
             self._check_stream()
         if not isinstance(self.text, str) or not self.text:
             raise ValueError(f"dataset {self.name!r}: `text` must name a field, got {self.text!r}")
+        if shown := [redact(path) for path in self.paths if holds_secret(path)]:
+            raise ValueError(
+                f"dataset {self.name!r}: `path` must not spell out a secret, got {shown[0]!r}; give fsspec "
+                "its credentials by environment or configuration, or write ${VAR} in the URL"
+            )
         if (self.documents is None) == (not self.paths):
             raise ValueError(
                 f"dataset {self.name!r}: give either paths or documents, got {len(self.paths)} paths"

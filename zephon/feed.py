@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from concurrent.futures import BrokenExecutor, CancelledError, Future, wait
+from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 
+from zephon import retries
 from zephon.errors import WorkerError, ZephonError
 from zephon.executors import Workers, exit_report
 from zephon.prepare import Block, Request
@@ -21,6 +22,9 @@ GROUP_BYTES = 256 << 10
 CLOSE_S = 1.5
 MIN_BLOCK_BYTES = 64 << 10
 MAX_BLOCK_BYTES = 256 << 10
+LEAST_BLOCK_BYTES = 4 << 10
+OVER_BUDGET = 4
+"""Streams have blocks of at least MIN_BLOCK_BYTES as long as all of them stay within so many budgets."""
 
 Answers = list[Block | Exception]
 
@@ -42,7 +46,8 @@ def block_bytes(budget_bytes: int, num_streams: int) -> int:
     A stream holds two blocks, and the tokens of a text take about as many bytes as the text.
     """
     share = budget_bytes // (2 * max(1, num_streams))
-    return max(MIN_BLOCK_BYTES, min(MAX_BLOCK_BYTES, share))
+    least = min(MIN_BLOCK_BYTES, max(LEAST_BLOCK_BYTES, OVER_BUDGET * share))
+    return max(least, min(MAX_BLOCK_BYTES, share))
 
 
 class Feed:
@@ -56,7 +61,7 @@ class Feed:
         self._running = 0
         self._futures: set[Future[Answers]] = set()
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed, self._stop = False, threading.Event()
         self.num_streams = 0
         """Streams that are open; the budget is shared between them."""
 
@@ -150,7 +155,8 @@ class Feed:
                 return
             self._running += 1
             try:
-                future = executor.submit(self._workers.run, [ticket.request for ticket in group])
+                run = self._run if isinstance(executor, ThreadPoolExecutor) else self._workers.run
+                future = executor.submit(run, [ticket.request for ticket in group])
             except Exception as error:  # broken, shutting down, no process left: told to who waits for these
                 future = Future()
                 future.set_exception(error)
@@ -159,6 +165,11 @@ class Feed:
                 ticket.index = index
                 ticket.future = future
         future.add_done_callback(self._done)
+
+    def _run(self, requests: list[Request]) -> Answers:
+        """Runs in a thread, where waiting for a server ends when the feed is closed."""
+        with retries.stop_on(self._stop):
+            return self._workers.run(requests)
 
     def _done(self, future: Future[Answers]) -> None:
         with self._lock:
@@ -169,6 +180,7 @@ class Feed:
 
     def close(self) -> None:
         """Ends the workers: what waits is dropped, what runs is finished; a process that hangs is killed."""
+        self._stop.set()
         with self._lock:
             self._closed = True
             self._waiting.clear()

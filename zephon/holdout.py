@@ -22,6 +22,7 @@ from zephon.dataset import Dataset, HeldOut
 from zephon.errors import DataError, shorten
 from zephon.order import Addresses
 from zephon.readers import RandomReader
+from zephon.urls import is_url
 
 Int64 = NDArray[np.int64]
 Records = Mapping[str, Sequence[int]]
@@ -115,7 +116,7 @@ def _records(dataset: Dataset, reader: RandomReader, firsts: Int64, documents: I
     for chunk, record in zip(chunks.tolist(), (documents - firsts[chunks]).tolist(), strict=True):
         file, number = reader.where(chunk, record)
         found.setdefault(file, []).append(number)
-    if whole := [file for file in found if os.path.isabs(file)]:
+    if whole := [file for file in found if os.path.isabs(file) or is_url(file)]:
         raise DataError.explained(
             f"dataset {dataset.name!r}: the lock cannot name the documents to hold out",
             got=f"several files of the name of {whole[0]!r}",

@@ -1,7 +1,7 @@
 """What a dataset looks like: files, sizes, lengths, columns, and some documents to read.
 
-Upstream: an opened dataset. Downstream: `zephon data`. The documents that are looked at are chosen by the seed
-and the dataset's name, so two looks at one recipe see the same.
+Upstream: an opened dataset. Downstream: `zephon data`. The documents looked at are chosen by the seed and the
+dataset's name, so two looks at one recipe see the same.
 """
 
 from __future__ import annotations

@@ -37,6 +37,15 @@ def redact(text: str) -> str:
     return _SECRET.sub(r"\1=...", _QUERY.sub("?...", _HTTP_QUERY.sub(r"\1?...", text)))
 
 
+def holds_secret(written: str) -> bool:
+    """Returns whether a URL as written in a recipe spells out a password or a signature; `${VAR}` does not."""
+    spelled = re.sub(r"\$\{[^}]*\}", "", written)
+    user = _USER.search(spelled)
+    return is_url(written) and (
+        bool(user and re.search(r":[^/@]+$", user[2])) or bool(_SECRET.search(spelled))
+    )
+
+
 def redact_parts(text: str, url: str) -> str:
     """Returns `text` redacted, and without the secret parts of `url` wherever they stand on their own."""
     for part in _secret_parts(url):

@@ -128,7 +128,7 @@ class Views:
         text. A document costs about as much as a text does in `texts`, and its bytes.
         """
         chunks, records = chunk.tolist(), record.tolist()
-        max_size = max_bytes * dtype.itemsize // TOKEN.itemsize
+        max_size = -(-max_bytes * dtype.itemsize // TOKEN.itemsize)
         views = self._views
         parts: list[bytes] = []
         sizes: list[int] = []

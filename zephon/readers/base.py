@@ -256,9 +256,9 @@ def num_within(sizes_bytes: NDArray[np.int64], max_bytes: int) -> int:
 
 
 def labels(files: Sequence[DataFile]) -> list[str]:
-    """Returns what to call each file in messages: its name, or its path where names repeat."""
+    """Returns what to call each file in messages: its name, or where it lies where names repeat."""
     count = Counter(file.name for file in files)
-    return [file.name if count[file.name] == 1 else file.path for file in files]
+    return [file.name if count[file.name] == 1 else file.shown for file in files]
 
 
 def max_open(wanted: int) -> int:
