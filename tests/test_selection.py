@@ -88,9 +88,8 @@ def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_memory_has_no_columns() -> None:
-    recipe = make_recipe(datasets=(Dataset(name="web", kind="memory", documents=("a",), where="x > 1"),))
-    with pytest.raises(DataError, match=r"'web': its format has no columns\n  got:  the columns x"):
-        open_dataset(recipe, recipe.datasets[0], cache=Path("unused"), spool_bytes=1)
+    with pytest.raises(ValueError, match=r"'web': `where` is of files, and its documents are in memory"):
+        Dataset(name="web", kind="memory", documents=("a",), where="x > 1")
 
 
 def test_columns_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

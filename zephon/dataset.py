@@ -109,6 +109,10 @@ class Dataset:
                 f"dataset {self.name!r}: `path` must not spell out a secret, got {shown[0]!r}; give fsspec "
                 "its credentials by environment or configuration, or write ${VAR} in the URL"
             )
+        if self.documents is not None and (given := self._of_files()):
+            raise ValueError(
+                f"dataset {self.name!r}: `{given}` is of files, and its documents are in memory; leave it out"
+            )
         if (self.documents is None) == (not self.paths):
             raise ValueError(
                 f"dataset {self.name!r}: give either paths or documents, got {len(self.paths)} paths"
@@ -127,6 +131,11 @@ class Dataset:
         object.__setattr__(self, "where", self.where.strip())
         if self.where:
             parse_where(self.where, self.name)
+
+    def _of_files(self) -> str:
+        """Returns a field that is given and means nothing for documents in memory, or nothing."""
+        fields = ("tokens", "dtype", "columns", "where", "stream", "sorted_by")
+        return next((field for field in fields if getattr(self, field)), "")
 
     def _check_stream(self) -> None:
         given = {
@@ -183,21 +192,10 @@ class Dataset:
                 f"dataset {name!r}: `path` must be a path or a non-empty list of paths, got {path!r}"
             )
         return cls(
-            name=name,
-            paths=paths,
-            kind=kind,
-            text=text,
-            tokens=tokens,
-            dtype=dtype,
-            columns=(columns,) if isinstance(columns, str) else tuple(columns),
-            where=where,
-            limit=limit,
-            stream=stream,
-            on_error=on_error,
-            max_bad=max_bad,
-            order=order,
-            max_epochs=max_epochs,
-        )
+            name=name, paths=paths, kind=kind, text=text, tokens=tokens, dtype=dtype,
+            columns=(columns,) if isinstance(columns, str) else tuple(columns), where=where, limit=limit,
+            stream=stream, on_error=on_error, max_bad=max_bad, order=order, max_epochs=max_epochs,
+        )  # fmt: skip
 
     @classmethod
     def from_documents(

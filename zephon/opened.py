@@ -129,18 +129,14 @@ def open_recipe(
     read_tokenizer(recipe.tokenize, base=recipe.base, backend=backend)  # before an index is made for hours
     folder = default_cache() if cache is None else Path(cache)
     catalogue = open_catalogue(recipe.catalogue, recipe.base, folder) if recipe.catalogue else None
-    opened = [
-        open_dataset(
-            recipe,
-            dataset,
-            cache=folder,
-            spool_bytes=spool_bytes,
-            report=report,
-            lock=lock,
+
+    def open_one(dataset: Dataset) -> OpenedDataset:
+        return open_dataset(
+            recipe, dataset, cache=folder, spool_bytes=spool_bytes, report=report, lock=lock,
             catalogue=catalogue,
-        )
-        for dataset in recipe.datasets
-    ]
+        )  # fmt: skip
+
+    opened = [open_one(dataset) for dataset in recipe.datasets]
     readers, held_out = tuple(one.reader for one in opened), tuple(one.held_out for one in opened)
     orders = tuple(
         make_order(recipe, dataset, one, cache=folder, report=report)
@@ -157,15 +153,21 @@ def open_recipe(
         table=table,
         packer=packer,
         flush_every=recipe.effective_flush_every(packer),
-        lock=make_lock(
-            recipe,
-            readers,
-            tokenizer,
-            held_out,
-            catalogue="" if catalogue is None else catalogue.hash,
-            commits=[one.commits for one in opened],
-        ),
+        lock=_lock(recipe, opened, tokenizer, catalogue),
         held_out=held_out,
+    )
+
+
+def _lock(
+    recipe: Recipe, opened: Sequence[OpenedDataset], tokenizer: TokenizerReport, catalogue: Catalogue | None
+) -> dict[str, Any]:
+    return make_lock(
+        recipe,
+        [one.reader for one in opened],
+        tokenizer,
+        [one.held_out for one in opened],
+        catalogue="" if catalogue is None else catalogue.hash,
+        commits=[one.commits for one in opened],
     )
 
 

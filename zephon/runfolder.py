@@ -24,6 +24,7 @@ from zephon.opened import Opened
 from zephon.recipe import Recipe, hash_json
 from zephon.schedule import ScheduleTable
 from zephon.statefile import write_state_file
+from zephon.urls import is_url
 
 BATCHES = "batches"
 LOG_NAME = re.compile(r"rank_\d{5,}_\d{5,}\.jsonl")
@@ -216,13 +217,14 @@ def _anchored(recipe: Recipe) -> Recipe:
     ]
     tokenize = replace(recipe.tokenize, tokenizer=_anchor(recipe.tokenize.tokenizer, recipe.base))
     start = None if recipe.continues is None else replace(recipe.continues, path=START)
-    return replace(recipe, datasets=tuple(datasets), tokenize=tokenize, continues=start)
+    catalogue = _anchor(recipe.catalogue, recipe.base) if recipe.catalogue else ""
+    return replace(recipe, datasets=tuple(datasets), tokenize=tokenize, continues=start, catalogue=catalogue)
 
 
 def _anchor(path: str, base: Path) -> str:
-    return (
-        path if path.startswith(("~", "${")) else os.path.normpath(os.path.join(os.path.abspath(base), path))
-    )
+    if path.startswith(("~", "${")) or is_url(path):
+        return path
+    return os.path.normpath(os.path.join(os.path.abspath(base), path))
 
 
 def log_files(folder: Path) -> list[Path]:

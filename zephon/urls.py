@@ -38,12 +38,11 @@ def redact(text: str) -> str:
 
 
 def holds_secret(written: str) -> bool:
-    """Returns whether a URL as written in a recipe spells out a password or a signature; `${VAR}` does not."""
+    """Returns whether a URL, as written in a recipe, spells out a secret; `${VAR}` does not."""
     spelled = re.sub(r"\$\{[^}]*\}", "", written)
     user = _USER.search(spelled)
-    return is_url(written) and (
-        bool(user and re.search(r":[^/@]+$", user[2])) or bool(_SECRET.search(spelled))
-    )
+    has_password = user is not None and re.search(r":[^/@]+$", user[2]) is not None
+    return is_url(written) and (has_password or _SECRET.search(spelled) is not None)
 
 
 def redact_parts(text: str, url: str) -> str:

@@ -129,6 +129,8 @@ def check_end(recipe: Recipe, table: ScheduleTable, index: int, num_tokens: floa
         return
     total, subject = recipe.total_steps, f"dataset {dataset.name}"
     message = f"max_epochs = {dataset.max_epochs} ends it after about {end:,} steps"
+    if recipe.continues is not None:
+        message += ", less what earlier phases have read"
     if recipe.when_exhausted == STOP and total is not None and end < total:
         yield Finding(
             severity=WARNING,

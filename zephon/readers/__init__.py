@@ -95,33 +95,13 @@ def open_reader(
     whole spool folder under `cache`). `report` gets bytes for an index and files for footers.
     Raises `DataError` for files that cannot be used and for a dataset without records.
     """
-    files: Sequence[DataFile] = ()
     if table is not None:
         kind, files = table.kind, table.files
     else:
-        listed = list_files(dataset.paths, base, revisions=commits) if dataset.documents is None else []
-        if dataset.kind in ("", "arrow"):
-            listed = without_metadata(dataset.name, listed)
-        files = without_boundaries(listed) if dataset.kind in ("", FLAT, MEGATRON) else listed
-        kind = dataset.kind or _kind(dataset, files)
-        if kind == FLAT and not dataset.kind:
-            kind = kind_of_tokens(dataset, files, listed)
+        kind, files = _find(dataset, base, commits)
     origin = Origin(dataset=dataset, files=files, cache=cache, report=report, table=table)
-    if dataset.dtype and kind in set(SUFFIXES.values()) - {FLAT, MEGATRON}:
-        raise DataError.explained(
-            f"dataset {dataset.name!r}: `dtype` is for flat files of token ids",
-            got=f"dtype = {dataset.dtype!r} for the kind {kind!r}",
-            rule="other files say themselves what they hold",
-            cure="leave `dtype` out",
-        )
     opened = _factory(dataset, kind)(origin)
-    if dataset.tokens and not is_tokenized(opened):
-        raise DataError.explained(
-            f"dataset {dataset.name!r}: its reader knows no tokens",
-            got=f"tokens = {dataset.tokens!r} for the kind {kind!r}",
-            rule="`tokens` names a column of token ids in JSONL, Parquet or Arrow files",
-            cure="leave it out, or store the token ids in one of these formats",
-        )
+    _refuse_other_fields(dataset, kind, opened)
     if dataset.stream:
         return _stream(opened, origin, spool_bytes)
     if hasattr(opened, "texts"):
@@ -138,6 +118,36 @@ def open_reader(
             cure="correct its path or remove it from the recipe",
         )
     return reader
+
+
+def _find(dataset: Dataset, base: Path, commits: Mapping[str, str] | None) -> tuple[str, Sequence[DataFile]]:
+    """Returns the kind of a dataset and its files, without those that say something of others."""
+    listed = list_files(dataset.paths, base, revisions=commits) if dataset.documents is None else []
+    if dataset.kind in ("", "arrow"):
+        listed = without_metadata(dataset.name, listed)
+    files = without_boundaries(listed) if dataset.kind in ("", FLAT, MEGATRON) else listed
+    kind = dataset.kind or _kind(dataset, files)
+    if kind == FLAT and not dataset.kind:
+        kind = kind_of_tokens(dataset, files, listed)
+    return kind, files
+
+
+def _refuse_other_fields(dataset: Dataset, kind: str, opened: object) -> None:
+    """Refuses fields of a dataset that mean nothing for its kind."""
+    if dataset.dtype and kind in set(SUFFIXES.values()) - {FLAT, MEGATRON}:
+        raise DataError.explained(
+            f"dataset {dataset.name!r}: `dtype` is for flat files of token ids",
+            got=f"dtype = {dataset.dtype!r} for the kind {kind!r}",
+            rule="other files say themselves what they hold",
+            cure="leave `dtype` out",
+        )
+    if dataset.tokens and not is_tokenized(opened):
+        raise DataError.explained(
+            f"dataset {dataset.name!r}: its reader knows no tokens",
+            got=f"tokens = {dataset.tokens!r} for the kind {kind!r}",
+            rule="`tokens` names a column of token ids in JSONL, Parquet or Arrow files",
+            cure="leave it out, or store the token ids in one of these formats",
+        )
 
 
 def _stream(opened: object, origin: Origin, spool_bytes: int) -> RandomReader:

@@ -42,7 +42,7 @@ def open_flat(origin: Origin) -> Reader | RandomReader:
     untyped = next((file for file in files if not _is_npy(file)), None)
     if untyped is not None and not origin.dataset.dtype:
         raise _no_dtype(origin.dataset.name, untyped)
-    return open_token_files(origin, FlatFiles(origin.dataset))
+    return open_token_files(origin, FlatFiles(origin.dataset, is_npy=untyped is None))
 
 
 def refuse_column(dataset: Dataset, kind: str) -> None:
@@ -84,8 +84,9 @@ class FlatFiles:
 
     kind = "flat"
 
-    def __init__(self, dataset: Dataset) -> None:
-        self._name, self._dtype = dataset.name, dataset.dtype
+    def __init__(self, dataset: Dataset, *, is_npy: bool = False) -> None:
+        """With `is_npy` there is no .bin file that `dtype` could be about."""
+        self._name, self._dtype, self._is_npy = dataset.name, dataset.dtype, is_npy
         self._beside: dict[str, DataFile] = {}
         self._numbers: dict[str, Numbers] = {}
 
@@ -130,7 +131,7 @@ class FlatFiles:
         if found.dtype not in TOKEN_TYPES:
             types = ", ".join(dtype.name for dtype in TOKEN_TYPES)
             raise self._other_type(file, found.dtype, f"token ids are {types}, little-endian")
-        if self._dtype and found.dtype.name != self._dtype:
+        if self._is_npy and self._dtype not in ("", found.dtype.name):
             rule = f"the file holds what `dtype` says, {self._dtype}"
             raise self._other_type(file, found.dtype, rule, "leave `dtype` out: a .npy file says it itself")
         return found

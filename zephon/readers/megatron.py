@@ -98,7 +98,7 @@ class MegatronFiles:
         if version != VERSION or code not in CODES or num_edges < 1:
             raise Misfit(f"version {version}, type {code}, {num_edges} document edges")
         expected = _HEADER.size + 12 * num_sequences + 8 * num_edges
-        if beside.size_bytes == expected + num_sequences:
+        if num_sequences and beside.size_bytes == expected + num_sequences:
             raise self._other_kind(beside, "modes of the sequences", "multimodal datasets are not read")
         if beside.size_bytes != expected:
             got = f"{beside.size_bytes:,} bytes for {num_sequences:,} sequences and {num_edges:,} edges"
