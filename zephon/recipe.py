@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from zephon import plugins
 from zephon.dataset import IDENTITY, PAD, SHUFFLED, STOP, WHEN_EXHAUSTED, Dataset
+from zephon.deal import DEAL_RUNS
 from zephon.errors import check_whole
 from zephon.mixture import WorkSource, WorkSourceContext
 from zephon.order import GROUP_CHUNKS, GROUP_DOCUMENTS, WINDOW_CHUNKS, WINDOW_DOCUMENTS
@@ -116,7 +117,7 @@ class Recipe:
 
     @property
     def follows_lock(self) -> bool:
-        """Returns whether an earlier lock says what is read: documents held out, commits of `hf://` entries."""
+        """Returns whether an earlier lock says what is read: documents held out, commits of `hf://`."""
         is_split = any(dataset.held_out is not None for dataset in self.datasets)
         return is_split or any("hf://" in path for dataset in self.datasets for path in dataset.paths)
 
@@ -170,6 +171,7 @@ class Recipe:
             "order.group_chunks": GROUP_CHUNKS,
             "order.group_documents": GROUP_DOCUMENTS,
             "order.jsonl_chunk_bytes": CHUNK_BYTES,
+            "order.deal_runs": DEAL_RUNS,
             "datasets": list(self.names),
         }
         config |= {f"work_source.{name}": value for name, value in self.work_source.items()}
