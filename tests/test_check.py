@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import faulty, make_recipe, words, write_tokenizer
+from tests.helpers import BOS, EOS, faulty, make_recipe, words, write_tokenizer
+from tests.token_data import write_bin, write_jsonl, write_npy
 from zephon import CheckError, Constant, Dataset, Packing, Recipe, Stages
 from zephon.check import check_recipe
 from zephon.check.plan import check_shape
@@ -295,3 +296,58 @@ def test_what_is_held_out_is_said(letters: str, tmp_path: Path) -> None:
     too_many = Dataset.from_documents("web", ["abcde"] * 40).holdout(documents=21)[0]
     report = run(make_recipe(datasets=(too_many,), tokenizer=letters), tmp_path)
     assert "too many documents to hold out" in named(report, ERROR)["dataset web"]
+
+
+def test_token_ids_are_counted_and_never_encoded(letters: str, tmp_path: Path) -> None:
+    documents = [[BOS, 1, 2, EOS], [BOS, 3, EOS], []] * 10
+    dataset = Dataset.from_path("ids", str(tmp_path / "ids"), **write_bin(tmp_path / "ids", documents))
+    recipe = make_recipe(datasets=(dataset,), tokenizer=letters, lanes=2, bos="<s>")
+    reader = open_reader(dataset, base=tmp_path, cache=tmp_path / "cache", spool_bytes=1 << 30)
+    probe = Probe(dataset, reader, 0)
+    assert probe.visit()
+    assert probe.first_texts() == []
+    report = run(recipe, tmp_path)
+    assert report.ok
+    [facts] = report.datasets
+    assert (facts.num_documents, facts.tokens_per_document) == (30, 7 / 3)
+    warned = named(report, WARNING)
+    assert warned["dataset ids"].startswith("10 of 30 documents sampled are empty")
+
+
+@pytest.mark.parametrize(
+    ("bos", "eos", "warned"),
+    [
+        ("<s>", "</s>", ["do not begin with the recipe's BOS (id 256)", "do not end with the recipe's EOS"]),
+        (False, "</s>", ["1 of 3 documents sampled do not end with the recipe's EOS (id 257)"]),
+        (False, False, []),
+    ],
+)  # fmt: skip
+def test_marks_that_documents_of_token_ids_lack_are_warned_of(
+    bos: str | bool, eos: str | bool, warned: list[str], letters: str, tmp_path: Path
+) -> None:
+    documents = [[1, 2, EOS], [3, EOS], [4]]
+    dataset = Dataset.from_path("ids", str(tmp_path / "ids"), **write_jsonl(tmp_path / "ids", documents))
+    report = run(make_recipe(datasets=(dataset,), tokenizer=letters, lanes=1, bos=bos, eos=eos), tmp_path)
+    found = [f for f in report.by_severity(WARNING) if f.subject == "dataset ids" and "sampled" in f.message]
+    assert len(found) == len(warned)
+    for finding, message in zip(found, warned, strict=True):
+        assert message in finding.message
+        assert "token ids are taken as they are" in finding.message
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_ids_beyond_the_vocabulary_are_found(on_error: str, letters: str, tmp_path: Path) -> None:
+    fields = write_npy(tmp_path / "ids", [[1], [-1, 2], [3], [258], [4]])
+    dataset = Dataset.from_path("ids", str(tmp_path / "ids"), **fields, on_error=on_error)
+    report = run(make_recipe(datasets=(dataset,), tokenizer=letters, lanes=1, eos=False), tmp_path)
+    message = named(report, ERROR if on_error == "raise" else WARNING)["dataset ids"]
+    assert "2 of 5 records sampled cannot be used (not_tokens), first record 1 of a.npy" in message
+    assert "the id -1" in message
+    assert report.ok == (on_error == "skip")
+
+
+def test_a_dataset_of_token_ids_without_any_is_an_error(letters: str, tmp_path: Path) -> None:
+    fields = write_npy(tmp_path / "ids", [[], [], []])
+    dataset = Dataset.from_path("ids", str(tmp_path / "ids"), **fields)
+    report = run(make_recipe(datasets=(dataset,), tokenizer=letters, lanes=1), tmp_path)
+    assert "none of the 3 documents sampled has tokens" in named(report, ERROR)["dataset ids"]

@@ -41,7 +41,9 @@ EXPORTED = [
     "compile_schedule",
     "digest",
     "open_recipe",
+    "read_state_file",
     "step_digest",
+    "write_state_file",
 ]
 
 

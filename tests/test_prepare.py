@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers import Letters, faulty, make_recipe, open_small, read, sized, write_tokenizer
+from tests.helpers import EOS, Letters, faulty, make_recipe, open_small, read, sized, write_tokenizer
+from tests.token_data import write_bin, write_jsonl
 from zephon import prepare as prepare_module
 from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.opened import Opened, open_recipe
-from zephon.prepare import Block, DatasetRules, Event, Prepare, Request
+from zephon.prepare import Block, DatasetRules, Event, Prepare, Request, check_ids
+from zephon.readers import Tokens
 
 LONG = "x" * 9
 MIXED = ["aa", "", None, "bbb", 7, "c\ud800", LONG, "", "", "dd", [1], "e", "\n", LONG + "y", "f", " "]
@@ -282,3 +284,81 @@ def test_an_error_of_the_encoder_reaches_those_that_read() -> None:
     bad, good = broken([Request(0, 0, 0, 9), Request(1, 0, 0, 4)])
     assert "cannot be used" in str(bad)
     assert str(good) == "broken"
+
+
+def tokenized(folder: Path, documents: Sequence[Any], overlong: str, on_error: str = "skip") -> Opened:
+    dataset = Dataset.from_path("a", str(folder), **write_jsonl(folder, documents), on_error=on_error)
+    fields: dict[str, Any] = {"global_batch_size": 1, "kind": "best_fit", "seq_len": 8, "options": {"overlong": overlong}}
+    return open_small(make_recipe(datasets=(dataset,), **fields), folder.parent / "cache")
+
+
+MIXED_IDS = [[1, 2], [], None, [3, EOS], "ids", [999], [EOS], [4] * 9, [], [5] * 12, [300, 6], [7]]
+"""Token ids among what is empty, null, none, beyond the vocabulary and, for rows of 8, too long."""
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from(MIXED_IDS), min_size=1, max_size=12).filter(lambda d: [7] in d or [1, 2] in d),
+    st.lists(st.integers(1, 60), min_size=1, max_size=4),
+    st.sampled_from(["split", "truncate", "drop"]),
+)
+def test_blocks_of_token_ids_of_any_size_are_one_stream(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[Any], sizes: list[int], overlong: str
+) -> None:
+    """As those of texts are; a document of EOS alone is one, and nothing is added to any."""
+    folder = tmp_path_factory.mktemp("ids") / "data"
+    prepare = tokenized(folder, documents, overlong).prepare()
+    total = 3 * len(documents)
+    whole = block_of(prepare, 0, 1600)
+    blocks = walk(prepare, sizes, total)
+    split = [text for block in blocks for text in texts(block)]
+    num = sum(position < total for block in blocks for position in block.positions.tolist())
+    assert texts(whole)[:num] == split[:num]
+    for n in range(num + 1):
+        assert counts([whole], n) == counts(blocks, n)
+
+
+@pytest.mark.parametrize("overlong", ["split", "truncate", "drop"])
+def test_every_document_of_token_ids_is_counted_for_what_it_is(overlong: str, tmp_path: Path) -> None:
+    opened = tokenized(tmp_path / "data", MIXED_IDS, overlong)
+    (block,) = opened.prepare()([Request(0, 0, 0, 1, tuple(range(len(MIXED_IDS))))])
+    assert isinstance(block, Block)
+    long = {"split": {}, "truncate": {"truncated": 2}, "drop": {"dropped": 2}}[overlong]
+    assert counts([block], len(MIXED_IDS)) == {"empty": 2, "bad": 4} | long
+    assert len(block.lengths) == 6 - (2 if overlong == "drop" else 0)
+
+
+def test_a_fault_of_token_ids_is_raised_when_it_is_reached(tmp_path: Path) -> None:
+    opened = tokenized(tmp_path / "data", [[1], [2, 999]], "split", on_error="raise")
+    bad = opened.orders[0].locate(0, 0, 2).record.tolist().index(1)  # type: ignore[union-attr]
+    if bad:
+        assert block_of(opened.prepare(), 0).end == 1
+    with pytest.raises(DataError, match=r"record 1: cannot be used \(not_tokens\)(.|\n)*the id 999"):
+        block_of(opened.prepare(), bad)
+
+
+def test_texts_and_token_ids_are_prepared_in_one_call(tmp_path: Path) -> None:
+    ids = Dataset.from_path("ids", str(tmp_path / "ids"), **write_bin(tmp_path / "ids", [[1, 2]]))
+    datasets = (ids, Dataset.from_documents("web", ["ab"]))
+    prepare = open_small(make_recipe(datasets=datasets), tmp_path / "cache").prepare()
+    blocks = prepare([Request(1, 0, 0, 1), Request(0, 0, 0, 1), Request(1, 1, 0, 1), Request(0, 1, 0, 1)])
+    assert [block.tokens.tolist() for block in blocks if isinstance(block, Block)] == [
+        [97, 98, EOS],
+        [1, 2],
+        [97, 98, EOS],
+        [1, 2],
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int16", "uint32", "int32", "int64"])
+def test_ids_are_checked_in_every_type(dtype: str) -> None:
+    ids = np.array([1, 2, 3, 300, 4, 5], dtype)
+    if np.iinfo(dtype).min < 0:
+        ids[5] = -5
+    found = Tokens(ids, np.array([2, 0, 2, 2]))
+    check_ids(found, 70_000)
+    assert len(found.faults) == (ids[5] < 0)
+    check_ids(found, 258)
+    assert found.lengths.tolist() == [2, 0, 0, 2 if ids[5] > 0 else 0]
+    assert [fault.got for _, fault in found.faults] == ["the id 300", "the id -5"][: len(found.faults)]
+    assert found.tokens.tolist() == ([1, 2, 4, 5] if ids[5] > 0 else [1, 2])

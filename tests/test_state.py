@@ -379,7 +379,8 @@ def test_unknown_keys_are_other_people_s() -> None:
 def test_check_shared_gives_the_attempt() -> None:
     opened = small()
     state = state_after(opened, 2)
-    assert check_shared(state, opened, opened.table, ()) == (0, [])
+    shared, notes = check_shared(state, opened, opened.table, ())
+    assert (shared.attempt, notes) == (0, [])
 
 
 def test_what_may_change_changes_freely() -> None:

@@ -7,8 +7,10 @@ share a task never changes a block.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -62,6 +64,8 @@ class Feed:
         self._futures: set[Future[Answers]] = set()
         self._lock = threading.Lock()
         self._closed, self._stop = False, threading.Event()
+        # Not `atexit`, which runs after the interpreter has waited for all threads, hanging ones too.
+        threading._register_atexit(_close, weakref.ref(self), os.getpid())  # type: ignore[attr-defined]
         self.num_streams = 0
         """Streams that are open; the budget is shared between them."""
 
@@ -204,3 +208,10 @@ class Feed:
                 process.join(CLOSE_S)
         if any(process.exitcode == -9 for process in processes) and results is not None:
             results._writer.close()  # the pool's thread may wait for the rest of an answer
+
+
+def _close(feed: weakref.ref[Feed], process: int) -> None:
+    """Closes a feed at the end of the process that made it, where nobody did."""
+    found = feed()
+    if found is not None and not found._closed and process == os.getpid():
+        found.close()

@@ -6,6 +6,7 @@ state is always that of what was delivered.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -367,7 +368,8 @@ class Loader:
             self._feed.close()
         source, self._source, self._next = self._source, None, None
         if source is not None:
-            source.close()
+            with contextlib.suppress(ValueError):  # it runs, if a signal closes; the closed feed ends it
+                source.close()
         if self._log is not None:
             self._log.close()
         if self._owns_opened:

@@ -109,6 +109,7 @@ def run(subject: str, url: str, request: Callable[[float], T]) -> T:
     limits, begin = LIMITS, time.monotonic()
     wait_s, tried, differed = limits.first_wait_s, 0, 0
     while True:
+        _refuse_stopped(subject)
         tried += 1
         left_s = limits.total_s - (time.monotonic() - begin)
         try:
@@ -157,6 +158,12 @@ def _pause(subject: str, wait_s: float) -> None:
     if stop is None:
         time.sleep(wait_s)
     elif stop.wait(wait_s):
+        raise _stopped(subject)
+
+
+def _refuse_stopped(subject: str) -> None:
+    stop = _stop.get()
+    if stop is not None and stop.is_set():
         raise _stopped(subject)
 
 

@@ -326,7 +326,7 @@ def check_configuration(saved: Mapping[str, Any], recipe: Recipe, may_differ: Co
         raise StateError.explained(
             "the recipe is not the one that the state was taken with",
             got=f"{len(differences)} fields differ:\n{lines}",
-            rule="a phase reads on where the state stands, so what says which documents it reads must be the same"
+            rule="a phase reads on where the state stands: what says which documents it reads stays the same"
             if free
             else "a restore goes on with the same rows, so these fields must be the same",
             cure=_cure_configuration({name for name, _, _ in differences}),

@@ -208,17 +208,14 @@ def write_recipe(recipe: Recipe) -> str:
         f"lanes = {recipe.lanes}",
         f"global_batch_size = {recipe.global_batch_size}",
     ]
-    lines += [
-        f"{name} = {getattr(recipe, name)}"
-        for name in ("total_steps", "flush_every")
-        if getattr(recipe, name)
-    ]
-    if recipe.continues is not None:
-        lines.append(f"continue_from = {toml_value(_start_config(recipe))}")
-    if recipe.when_exhausted != STOP:
-        lines.append(f"when_exhausted = {toml_value(recipe.when_exhausted)}")
-    if recipe.catalogue:
-        lines.append(f"catalogue = {toml_value(recipe.catalogue)}")
+    rare = {
+        "total_steps": recipe.total_steps,
+        "flush_every": recipe.flush_every,
+        "when_exhausted": "" if recipe.when_exhausted == STOP else recipe.when_exhausted,
+        "catalogue": recipe.catalogue,
+        "continue_from": _start_config(recipe),
+    }
+    lines += [f"{name} = {toml_value(value)}" for name, value in rare.items() if value]
     tables = {
         "tokenize": _without_defaults(Tokenize(tokenizer="?"), recipe.tokenize, TOKENIZE),
         "packing": _without_defaults(Packing(seq_len=1), recipe.packing, PACKING[1:]),
@@ -251,7 +248,8 @@ def _without_defaults(plain: object, given: object, fields: Iterable[str]) -> di
 
 def _start_config(recipe: Recipe) -> str | dict[str, Any]:
     start = recipe.continues
-    assert start is not None
+    if start is None:
+        return ""
     if not start.path:
         raise ValueError(
             "the recipe continues a state in memory and has no TOML form; write the state to a file, "

@@ -19,10 +19,20 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from zephon import plugins
-from zephon.cli.common import EXIT_TEXT, MEANING, Exit, error_json, report_error, write, write_json
+from zephon.cli.common import (
+    EXIT_TEXT,
+    MEANING,
+    Command,
+    Exit,
+    error_json,
+    report_error,
+    without_types,
+    write,
+    write_json,
+)
 from zephon.lock import core_version
 
 INTERRUPT_S = 1.7
@@ -31,28 +41,12 @@ INTERRUPT_S = 1.7
 _log = logging.getLogger("zephon")
 
 
-def _without_types(options: list[Any]) -> list[Any]:
-    """Returns `options`, of which the help shows flags without the type of their value."""
-    for option in options:
-        if getattr(option, "is_flag", False):
-            option.metavar = ""
-    return options
-
-
-class Command(TyperCommand):
-    """A command of the core."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Returns the parameters, that of `--help` too."""
-        return _without_types(super().get_params(ctx))
-
-
 class Commands(TyperGroup):
     """The group of all commands, at which every error ends as a message and an exit code."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Returns the parameters, that of `--help` too."""
-        return _without_types(super().get_params(ctx))
+        return without_types(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Returns what the command returns; raises `typer.Exit` with the code of whatever went wrong."""

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError
 from zephon.opened import Opened, open_recipe
@@ -37,6 +38,8 @@ PLAIN_WIDTH = 120
 """Width of tables where standard output is no terminal."""
 DELAY_S = 2.0
 """Work that takes longer shows its progress."""
+LINE_S = 30.0
+"""Where standard error is no terminal, such as a log, progress is a line after each so many seconds."""
 
 
 class Exit(IntEnum):
@@ -138,28 +141,57 @@ class Source:
         return open_recipe(recipe, cache=self.cache, backend=self.backend, report=progress, lock=lock)
 
 
-class LateProgress:
-    """Progress on standard error, shown once the work has taken two seconds, and only on a terminal."""
+def without_types(options: list[Any]) -> list[Any]:
+    """Returns `options`, of which the help shows flags without the type of their value."""
+    for option in options:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    return options
 
-    def __init__(self, *, delay_s: float = DELAY_S) -> None:
-        self._delay_s = delay_s
-        self._started = time.monotonic()
+
+class Command(TyperCommand):
+    """A command of the core."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns the parameters, that of `--help` too."""
+        return without_types(super().get_params(ctx))
+
+
+class LateProgress:
+    """Progress on standard error, shown once the work has taken two seconds: bars on a terminal, else lines.
+
+    A bar goes when its part is done, so that only what is under way is shown.
+    """
+
+    def __init__(self, *, delay_s: float = DELAY_S, line_s: float = LINE_S) -> None:
+        self._delay_s, self._line_s = delay_s, line_s
+        self._started = self._last_line = time.monotonic()
         self._progress: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Shows that `done` of `total` is done; the `Report` of `open_recipe` and `check_recipe`."""
+        now = time.monotonic()
+        if now - self._started < self._delay_s:
+            return
         if self._progress is None:
-            if time.monotonic() - self._started < self._delay_s:
-                return
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
             console = Console(stderr=True)
-            self._progress = Progress(
-                *columns, console=console, transient=True, disable=not console.is_terminal
-            )
+            columns = (TextColumn("{task.description}", markup=False), BarColumn())
+            left = (TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn())
+            is_shown = console.is_terminal
+            self._progress = Progress(*columns, *left, console=console, transient=True, disable=not is_shown)
             self._progress.start()
+        if self._progress.disable:
+            if now - self._last_line >= self._line_s:
+                self._last_line = now
+                typer.echo(f"{visible(what)}: {done / max(1, total):.0%}", err=True)
+            return
+        if done >= total:
+            if what in self._tasks:
+                self._progress.remove_task(self._tasks.pop(what))
+            return
         if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total)
+            self._tasks[what] = self._progress.add_task(visible(what), total=total)
         self._progress.update(self._tasks[what], completed=done, total=total)
 
     def __enter__(self) -> LateProgress:
@@ -181,11 +213,15 @@ def write_json(value: object) -> None:
     write(json.dumps(value, indent=1))
 
 
+def output_width() -> int:
+    """Returns the characters of a line of standard output."""
+    console = Console()
+    return console.width if console.is_terminal or "COLUMNS" in os.environ else PLAIN_WIDTH
+
+
 def write_table(table: Table) -> None:
     """Draws a table on standard output."""
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(highlight=False, width=PLAIN_WIDTH)
+    console = Console(highlight=False, width=output_width())
     with console.capture() as drawn:
         console.print(table)
     write("\n".join(line.rstrip() for line in drawn.get().splitlines()))
@@ -206,13 +242,18 @@ def new_table(*headers: str, title: str = "") -> Table:
 
 
 def add_row(table: Table, *cells: object) -> None:
-    """Adds a row; nothing in it is taken for markup."""
-    table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells))
+    """Adds a row; nothing in it is taken for markup, or moves the terminal."""
+    table.add_row(*(cell if isinstance(cell, Text) else Text(visible_lines(str(cell))) for cell in cells))
 
 
 def visible(text: str) -> str:
     r"""Returns `text` with what does not print, or moves the print, as escapes such as `\n`."""
     return "".join(char.encode("unicode_escape").decode() if _moves(char) else char for char in text)
+
+
+def visible_lines(text: str) -> str:
+    """Returns `text` made visible line by line."""
+    return "\n".join(map(visible, text.split("\n")))
 
 
 def _moves(char: str) -> bool:
@@ -257,7 +298,7 @@ def report_error(error: BaseException, *, as_json: bool) -> Exit:
         write_json(error_json(MEANING[code], message, code))
     else:
         hint = "" if code is Exit.INTERRUPTED else "; ZEPHON_TRACEBACK=1 shows where it was raised"
-        sys.stderr.write(f"{message}\n  exit: {int(code)}, {MEANING[code]} error{hint}\n")
+        sys.stderr.write(f"{visible_lines(message)}\n  exit: {int(code)}, {MEANING[code]} error{hint}\n")
     return code
 
 

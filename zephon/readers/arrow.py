@@ -31,6 +31,7 @@ from zephon.readers.arrow_messages import (
     Plain,
     Span,
     batch_of,
+    check_expanded_sizes,
     column_bytes,
     is_big_endian,
     message_at,
@@ -274,10 +275,12 @@ class ArrowReader:
         head, message = self._head(number, file), self._message(file, place)
         parts = [span for span in head.parts if span.start < place]
         spans = [*parts, Span(start=place, num_bytes=message.end - place)]
-        data = b"".join([*(read_range(self.name, file, span.start, span.num_bytes) for span in spans), END])
+        data = [read_range(self.name, file, span.start, span.num_bytes) for span in spans]
         check_file(self.name, file)
+        for part in data:
+            check_expanded_sizes(part)
         try:
-            with pa.ipc.open_stream(pa.BufferReader(data)) as stream:
+            with pa.ipc.open_stream(pa.BufferReader(b"".join([*data, END]))) as stream:
                 return pa.Table.from_batches([stream.read_next_batch()])
         except pa.ArrowMemoryError:
             raise
@@ -370,7 +373,7 @@ def _checked(values: Any) -> Any:
             else:
                 array = _binary(array)
             array.validate(full=True)
-            checked.append(array)
+            checked.append(_without_null_views(array) if array.type == pa.binary_view() else array)
     except (pa.ArrowException, OSError) as error:
         raise DamageError(str(error).splitlines()[0][:200]) from None
     return pa.chunked_array(checked, checked[0].type)
@@ -379,3 +382,14 @@ def _checked(values: Any) -> Any:
 def _binary(array: Any) -> Any:
     """Returns an array of strings as one of binaries, whose bytes are not looked at."""
     return array.view(_AS_BINARY[array.type]) if array.type in _AS_BINARY else array
+
+
+def _without_null_views(array: Any) -> Any:
+    """Returns an array of views with empty ones for nulls, which Arrow does not check, but follows."""
+    if not array.null_count:
+        return array
+    validity, views, *data = array.buffers()
+    rows = np.frombuffer(views, "<i4").reshape(-1, 4).copy()
+    rows[array.offset : array.offset + len(array)][array.is_null().to_numpy(zero_copy_only=False)] = 0
+    buffers = [validity, pa.py_buffer(rows.tobytes()), *data]
+    return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset)

@@ -7,6 +7,7 @@ their metadata is read: flatbuffers, of which the few fields that matter are pic
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ MAGIC = b"ARROW1"
 MARK = b"\xff\xff\xff\xff"
 END = MARK + bytes(4)
 _FILE_START = 8
+_MAX_RATIO = 1 << 16
+"""How many times its size LZ4 and Zstandard can make of a buffer, and more."""
 _TAIL_BYTES = 4 + len(MAGIC)
 
 Int64 = NDArray[np.int64]
@@ -152,9 +155,19 @@ def message_at(source: BinaryIO, place: int, size_bytes: int) -> Message | None:
 def schema_of(message: Message) -> Any:
     """Returns the schema that a message holds."""
     try:
-        return pa.ipc.read_schema(pa.BufferReader(message.head))
-    except (pa.ArrowException, OSError) as error:
+        schema = pa.ipc.read_schema(pa.BufferReader(message.head))
+        for field in schema:
+            _check_names(field)
+        return schema
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise DamageError(f"a schema that cannot be read: {str(error).splitlines()[0][:200]}") from None
+
+
+def _check_names(field: Any) -> None:
+    """Raises `ValueError` for a name that is not UTF-8, which else shows where it is asked for."""
+    _ = field.name
+    for i in range(field.type.num_fields):
+        _check_names(field.type.field(i))
 
 
 def is_big_endian(message: Message) -> bool:
@@ -177,9 +190,11 @@ class Batch:
 
 
 def batch_of(message: Message) -> Batch:
-    """Returns what a record batch's message says of it."""
-    header = message.header
+    """Returns what a record batch's message says of it, or a dictionary's, which is one too."""
     try:
+        header = message.header if message.kind == BATCH else message.header.table(1)
+        if header is None:
+            raise ValueError("nothing in it")
         batch = Batch(
             num_records=header.number(0, "<q"),
             nodes=header.numbers(1, 2),
@@ -195,6 +210,19 @@ def batch_of(message: Message) -> Batch:
     if (starts > message.body_bytes).any() or (starts + sizes > message.body_bytes).any():
         raise DamageError(f"a record batch at byte {message.place:,} with buffers beyond its end")
     return batch
+
+
+def check_expanded_sizes(data: bytes) -> None:
+    """Raises `DamageError` for a message with a compressed buffer that says it is larger than it can be."""
+    message = message_at(io.BytesIO(data), 0, len(data))
+    if message is None or message.kind == SCHEMA:
+        return
+    batch = batch_of(message)
+    for start, size in batch.buffers.tolist() if batch.is_compressed else ():
+        place = message.body + start  # of its size, ahead of what is compressed
+        expanded = int.from_bytes(data[place : place + 8], "little", signed=True) if size else 0
+        if not -1 <= expanded <= size * _MAX_RATIO:
+            raise DamageError(f"a buffer of {size:,} bytes that says it was {expanded:,}")
 
 
 def column_bytes(batch: Batch, schema: Any, field: str) -> int:
@@ -260,6 +288,7 @@ def _find(schema: Any, field: str, batch: Batch) -> _Found:
     node = buffer = 0
     parents: list[int] = []
     kind: Any = None
+    top = 0
     for name in path:
         if kind is not None:  # a struct, of which `name` is a field
             parents.append(node)
@@ -271,9 +300,14 @@ def _find(schema: Any, field: str, batch: Batch) -> _Found:
                 break
             num_nodes, num_buffers = _size(kind, variadic)
             node, buffer = node + num_nodes, buffer + num_buffers
+        top = top if parents else node
     num_nodes, num_buffers = _size(kind, variadic)
     if node + num_nodes > len(batch.nodes) or buffer + num_buffers > len(batch.buffers):
         raise DamageError("a record batch with fewer arrays than its schema has")
+    if batch.nodes[top, 0] != batch.num_records:
+        raise DamageError(
+            f"{batch.nodes[top, 0]:,} values in a record batch of {batch.num_records:,} records"
+        )
     return _Found(node=node, buffer=buffer, num_buffers=num_buffers, kind=kind, parents=parents)
 
 

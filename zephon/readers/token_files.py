@@ -88,7 +88,7 @@ class Cuts:
         self._window = -1
 
     def add(self, first: int, starts: Int64) -> Int64:
-        """Takes where documents start, in tokens, from number `first` on; returns which of them begin chunks."""
+        """Takes the tokens at which documents start, from number `first` on; returns which begin chunks."""
         windows = starts // CHUNK_TOKENS
         begins = windows != np.append(self._window, windows[:-1])
         begins[-first % CHUNK_DOCUMENTS :: CHUNK_DOCUMENTS] = True
