@@ -6,6 +6,7 @@ collects the rows of all its lanes. All decisions are taken here, serially, so n
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -124,10 +125,8 @@ class Lane:
         """Opens the streams that `step` is most likely to draw from first."""
         if self._has_ended:
             return
-        shares = self.table.at(step)
-        for dataset in sorted(range(len(shares)), key=lambda i: (-shares[i], i))[:OPEN_AHEAD]:
-            if shares[dataset]:
-                self._stream(dataset).open()
+        for dataset in _largest(self.table.at(step)):
+            self._stream(dataset).open()
 
     def next_row(self) -> Row | None:
         """Returns the next row; waits for workers where their block is not there yet.
@@ -238,8 +237,9 @@ class Lane:
 
     def _close_idle(self, next_shares: tuple[int, ...]) -> None:
         """Closes the streams without a share in this step and the next: their blocks are in the budget."""
-        for stream, share, next_share in zip(self._streams, self.ledger.shares, next_shares, strict=True):
-            if stream is not None and not share and not next_share:
+        for dataset in _idle(self.ledger.shares, next_shares):
+            stream = self._streams[dataset]
+            if stream is not None:
                 stream.close()
 
     def _state(self) -> LaneState:
@@ -303,6 +303,19 @@ class Lane:
                 held.appendleft(rest)
                 run = head
             packer.add(run)
+
+
+@functools.lru_cache(maxsize=64)
+def _largest(shares: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the datasets of the OPEN_AHEAD largest shares > 0, ties by order."""
+    active = [i for i, share in enumerate(shares) if share]
+    return tuple(sorted(active, key=lambda i: -shares[i])[:OPEN_AHEAD])
+
+
+@functools.lru_cache(maxsize=64)
+def _idle(shares: tuple[int, ...], next_shares: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the datasets without a share in either."""
+    return tuple(i for i, both in enumerate(zip(shares, next_shares, strict=True)) if not any(both))
 
 
 def _find_piece(piece: CarriedPiece, block: Block, lane: int) -> Run:

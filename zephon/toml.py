@@ -227,19 +227,22 @@ def write_recipe(recipe: Recipe) -> str:
     for name, table in tables.items():
         lines += ["", f"[{name}]", *(f"{_key(k)} = {toml_value(v)}" for k, v in table.items())]
     for dataset in recipe.datasets:
-        if dataset.documents is not None:
-            raise ValueError(
-                f"dataset {dataset.name!r} is in memory and has no TOML form; write it to a file"
-            )
-        path: Any = dataset.paths[0] if len(dataset.paths) == 1 else list(dataset.paths)
-        plain = Dataset.from_path("?", "?")
-        table = {"name": dataset.name, "path": path} | _without_defaults(plain, dataset, DATASET[2:])
-        if dataset.held_out is not None:
-            default = HeldOut(documents=dataset.held_out.documents)
-            given = _without_defaults(default, dataset.held_out, HOLDOUT)
-            table["holdout"] = {"documents": default.documents} | given
+        table = _dataset_config(dataset)
         lines += ["", "[[datasets]]", *(f"{field} = {toml_value(value)}" for field, value in table.items())]
     return "\n".join(lines) + "\n"
+
+
+def _dataset_config(dataset: Dataset) -> dict[str, Any]:
+    if dataset.documents is not None:
+        raise ValueError(f"dataset {dataset.name!r} is in memory and has no TOML form; write it to a file")
+    path: Any = dataset.paths[0] if len(dataset.paths) == 1 else list(dataset.paths)
+    plain = Dataset.from_path("?", "?")
+    table = {"name": dataset.name, "path": path} | _without_defaults(plain, dataset, DATASET[2:])
+    if dataset.held_out is not None:
+        default = HeldOut(documents=dataset.held_out.documents)
+        given = _without_defaults(default, dataset.held_out, HOLDOUT)
+        table["holdout"] = {"documents": default.documents} | given
+    return table
 
 
 def _without_defaults(plain: object, given: object, fields: Iterable[str]) -> dict[str, Any]:

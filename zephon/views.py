@@ -1,8 +1,8 @@
 """Documents at random addresses of open chunks: a file, and where each document begins in it.
 
 Upstream: who opens a chunk, the spool or a reader of files that need none. Downstream: `Texts` and `Tokens`.
-Views of short documents are mapped or loaded into memory, where a read costs no system call; others are read
-by position, so that resident memory does not grow with what was read and a file that shrinks is an error.
+Views of short documents are mapped into memory, where a read costs no system call; the others are read by
+position, so that resident memory does not grow with what was read and a file that shrinks is an error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +23,6 @@ MAX_OPEN_CHUNKS = 512
 MAPPED_BYTES = 128 << 20
 MAPPED_MEAN_BYTES = 2048
 """Chunks are mapped where their documents are no longer than this on average and the budget has room."""
-LOADED_BYTES = 32 << 20
-LOADED_MEAN_BYTES = 512
-"""Chunks that may not be mapped are loaded, if asked, where documents are no longer than this on average."""
 
 Int64 = NDArray[np.int64]
 
@@ -45,10 +42,9 @@ class Descriptor:
 class View(NamedTuple):
     """An open chunk."""
 
-    hot: tuple[mmap.mmap | bytes | None, int, memoryview, bool]
-    """What every read needs: the map, or all documents, if they are in memory; the descriptor; the byte of
-    the file, or of all documents, at which each starts and the last ends; and whether any is faulty or had
-    surrogates replaced."""
+    hot: tuple[mmap.mmap | None, int, memoryview, bool]
+    """What every read needs: the map if there is one, the descriptor, the byte of the file at which each
+    document starts and the last ends, and whether any is faulty or had surrogates replaced."""
     file: Descriptor
     faults: dict[int, Fault]
     replaced: frozenset[int]
@@ -74,8 +70,6 @@ class Views:
         self._gates: dict[int, threading.Lock] = {}
         self._views: dict[int, View] = {}  # the first opened come first, and go first
         self._views_bytes = 0  # of those that are mapped
-        self._loaded: dict[int, View | None] = {}  # as they were before; None: loaded once, and let go
-        self._loaded_bytes = 0
         self._max_views = max_open(MAX_OPEN_CHUNKS)
 
     def texts(self, chunk: Int64, record: Int64, max_bytes: int) -> Texts:
@@ -195,39 +189,6 @@ class Views:
             self._views[chunk] = view
         return view
 
-    def load(self, chunks: Iterable[int]) -> None:
-        """Reads those of `chunks` into memory that are open, of short documents, and may not be mapped.
-
-        There a document costs no system call, after each of which a thread has to wait for the interpreter.
-        A chunk is loaded once while it is open, and not at its first use: a chunk that comes and goes with
-        every call would be read whole each time.
-        """
-        for chunk in chunks:
-            view = self._views.get(chunk)
-            if view is None or view.may_map or chunk in self._loaded:
-                continue
-            _, number, bounds, marked = view.hot
-            if view.size_bytes > LOADED_MEAN_BYTES * (len(bounds) - 1):
-                continue
-            data = self._whole(chunk, number, bounds[0], bounds[-1])
-            moved = np.asarray(bounds) - bounds[0]
-            with self._lock:
-                if self._views.get(chunk) is view and chunk not in self._loaded:
-                    self._views[chunk] = view._replace(hot=(data, number, moved.data, marked))
-                    self._loaded[chunk] = view
-                    self._loaded_bytes += view.size_bytes
-                    self._unload()
-
-    def _unload(self) -> None:
-        """Goes back to reading by position in the chunks that were loaded first, over the budget."""
-        for chunk in list(self._loaded) if self._loaded_bytes > LOADED_BYTES else ():
-            view = self._loaded[chunk]
-            if view is not None:
-                self._views[chunk], self._loaded[chunk] = view, None
-                self._loaded_bytes -= view.size_bytes
-            if self._loaded_bytes <= LOADED_BYTES:
-                break
-
     def open_chunks(self) -> list[int]:
         """Returns the chunks that are open."""
         with self._lock:
@@ -240,15 +201,11 @@ class Views:
 
     def _drop(self, chunk: int) -> None:
         view = self._views.pop(chunk, None)
-        loaded = self._loaded.pop(chunk, None)
-        if loaded is not None:
-            self._loaded_bytes -= loaded.size_bytes
-        elif view is not None and view.hot[0] is not None:
+        if view is not None and view.hot[0] is not None:
             self._views_bytes -= view.size_bytes
 
     def clear(self) -> None:
         """Drops descriptors and maps; a later read opens them again."""
         with self._lock:
             self._views.clear()
-            self._loaded.clear()
-            self._views_bytes = self._loaded_bytes = 0
+            self._views_bytes = 0

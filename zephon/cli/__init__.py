@@ -8,6 +8,7 @@ error, 70 unexpected error, 130 Ctrl-C, 141 output closed. Errors go to stderr w
 
 from __future__ import annotations
 
+import io
 import logging
 import multiprocessing
 import os
@@ -135,6 +136,8 @@ def _mount(app: typer.Typer, name: str, plugin: Any, *, taken: bool) -> None:
 
 def main() -> None:
     """Runs the command line of this process and exits."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows escapes
     _watch_interrupts()
     try:
         build_app()(prog_name="zephon")

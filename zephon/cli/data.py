@@ -1,12 +1,12 @@
 """`zephon data ls|stats|sample`: what there is of a recipe's datasets, before anything is trained on it.
 
-Upstream: the shell. Downstream: `zephon.survey`, and `data_output.py`, which draws what is found. Each dataset
-is opened on its own, so the fault of one does not hide the others; then the exit code is that of the first.
+Upstream: the shell. Downstream: `zephon.survey`, and `data_output.py`, which draws what is found. Each
+dataset is opened on its own, so a fault of one does not hide the others; the exit code is the first one's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -27,6 +27,7 @@ from zephon.cli.common import (
     SetOption,
     Source,
     exit_code,
+    visible,
     visible_lines,
     write_json,
 )
@@ -94,7 +95,8 @@ def statistics(
 ) -> None:
     """Show lengths, faults and the values of `columns`, from documents spread over each dataset.
 
-    Lengths are of documents without a fault. JSON: {datasets: [{name, documents, looked_at, empty, faults:
+    Lengths are of documents without a fault. Of a stream the first 1,024 records of some files are looked at.
+    JSON: {datasets: [{name, documents, looked_at, empty, faults:
     {kind: number}, bytes: {total, mean, least, p5, median, p95, greatest}, tokens: the same, about_tokens,
     columns: {name: {values: {value: number}, others, missing, numbers: {least, ..., greatest}}}}], errors};
     null where there is none.
@@ -218,8 +220,10 @@ class _Looking:
         encoder: Encoder | None,
         *,
         decodes: bool = False,
-    ) -> Any:
+    ) -> Iterator[Seen]:
         """Yields documents of a dataset, without those that its part leaves out."""
+        if dataset.columns and isinstance(one.reader, StreamReader):
+            typer.echo(f"{visible(dataset.name)}: a stream's `columns` are not shown", err=True)
         return look(
             dataset,
             one.reader,
@@ -269,7 +273,7 @@ def _describe(dataset: Dataset, one: OpenedDataset, with_files: bool) -> dict[st
     num_bytes = sum(file["bytes"] for file in files) if files else int(chunks.num_bytes.sum())
     return {
         "name": dataset.name,
-        "kind": identity["kind"],
+        "kind": str(identity.get("kind", "?")),
         "num_files": len(files),
         "bytes": num_bytes,
         "chunks": len(chunks.num_documents) if is_counted else None,

@@ -49,8 +49,10 @@ def draw_surveys(found: Sequence[tuple[Survey, int | None]]) -> None:
     """Draws a line for each dataset, then its lengths, faults and columns."""
     if not found:
         return
-    table = new_table("dataset", "#documents", "#looked at", "#empty", "#faulty", "#mean bytes", "#mean tokens",
-                      "#about tokens")  # fmt: skip
+    table = new_table(
+        "dataset", "#documents", "#looked at", "#empty", "#faulty", "#mean bytes", "#mean tokens",
+        "#about tokens",
+    )  # fmt: skip
     for survey, count in found:
         means = [f"{_mean(lengths):,.0f}" if lengths else "-" for lengths in (survey.bytes, survey.tokens)]
         add_row(

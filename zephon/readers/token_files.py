@@ -183,7 +183,6 @@ class TokenFiles:
 
     def tokens(self, chunk: Int64, record: Int64, max_bytes: int) -> Tokens:
         """Returns the token ids at (chunk[i], record[i]), as asked; `max_bytes` counts 4 bytes a token."""
-        self._views.load(set(chunk.tolist()))
         found = self._views.tokens(chunk, record, max_bytes, self._dtype)
         firsts = self.table.first_chunks
         files = np.searchsorted(firsts, chunk[: len(found.lengths)], side="right") - 1
