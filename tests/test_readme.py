@@ -256,7 +256,7 @@ def test_the_reference_has_every_field_and_keyword_with_its_default() -> None:
     rows = {
         head: re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|", parts[head], re.MULTILINE) for head in heads
     }
-    known = (TOP[:6], TOKENIZE, PACKING, DATASET, tuple(LoaderOptions.__dataclass_fields__))
+    known = (TOP[: TOP.index("tokenize")], TOKENIZE, PACKING, DATASET, tuple(LoaderOptions.__dataclass_fields__))
     for head, names in zip(heads, known, strict=True):
         assert set(names) <= {name for name, _ in rows[head]}, head
     said = dict(rows["Keywords of the loader"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from zephon.urls import is_url, redact
 
 MANIFEST = "catalogue.json"
 VERSION = 1
+_SUFFIX = ".arrow"
 _BLOCK_BYTES = 8 << 20
 SETTINGS = ("kind", "text", "tokens", "dtype", "on_error", "where", "limit", "order")
 """What the tables of a dataset depend on, besides its files."""
@@ -225,12 +227,23 @@ def describe(folder: Path, number: int, dataset: Dataset, base: Path, listed: Li
     if not dataset.stream:
         columns["first_chunk"] = pa.array(table.first_chunks[:-1], pa.int64())
         chunks = {name: _smallest(getattr(table, name)) for name in _CHUNK_COLUMNS}
-        entry["chunks"] = _write(folder, f"{number}.chunks.arrow", chunks)
-    entry["files"] = _write(folder, f"{number}.files.arrow", columns)
+        entry["chunks"] = _write(folder, f"{number}.chunks{_SUFFIX}", chunks)
+    entry["files"] = _write(folder, f"{number}.files{_SUFFIX}", columns)
     for name, numbers in (("chosen", listed.chosen), ("ranked", listed.ranked)):
         if numbers is not None:
-            entry[name] = _write(folder, f"{number}.{name}.arrow", {"number": pa.array(numbers, pa.int64())})
+            entry[name] = _write(
+                folder, f"{number}.{name}{_SUFFIX}", {"number": pa.array(numbers, pa.int64())}
+            )
     return entry | ({"commits": dict(listed.commits)} if listed.commits else {})
+
+
+def superseded(folder: Path) -> list[Path]:
+    """Returns the files in `folder` that catalogues before the one that is there named, and it does not.
+
+    They stay until someone removes them: runs that have that catalogue go on reading them.
+    """
+    named = {file["name"] for file in _files_of(_parse((folder / MANIFEST).read_bytes(), str(folder)))}
+    return [path for path in sorted(folder.glob(f"[0-9]*{_SUFFIX}")) if path.name not in named]
 
 
 def finish(folder: Path, datasets: Mapping[str, Any]) -> str:
@@ -287,16 +300,22 @@ def _smallest(numbers: Ints) -> Any:
 
 
 def _write(folder: Path, name: str, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes columns as one record batch, and returns what the manifest says of the file."""
+    """Writes columns as one record batch, and returns what the manifest says of the file.
+
+    Its name holds its hash, so a catalogue that is made anew leaves the files of the one before as they are.
+    """
     batch = pa.RecordBatch.from_pydict(dict(columns))
 
     def write(target: BinaryIO) -> None:
         with pa.ipc.new_file(target, batch.schema) as writer:
             writer.write_batch(batch)
 
-    replace_file(folder / name, write)
-    path = folder / name
-    return {"name": name, "size_bytes": path.stat().st_size, "sha256": _sha256(path)}
+    temporary = folder / f".{os.getpid()}.{name}"
+    replace_file(temporary, write)
+    digest, size_bytes = _sha256(temporary), temporary.stat().st_size
+    named = f"{name.removesuffix(_SUFFIX)}.{digest[:16]}{_SUFFIX}"
+    os.replace(temporary, folder / named)
+    return {"name": named, "size_bytes": size_bytes, "sha256": digest}
 
 
 def _put(data: bytes, target: BinaryIO) -> None:

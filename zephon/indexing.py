@@ -41,9 +41,10 @@ class Indexed:
 def index_recipe(
     recipe: Recipe, out: str, *, cache: Path, report: Report | None = None
 ) -> tuple[str, Sequence[Indexed], Sequence[str]]:
-    """Writes the catalogue of `recipe` to `out`, a folder or URL.
+    """Writes the catalogue of `recipe`, whatever catalogue it names itself, to `out`, a folder or URL.
 
-    Returns its hash, what was found, and the names of datasets that have no files to list.
+    Returns its hash, what was found, and the names of datasets that have no files to list. Over an earlier
+    catalogue the manifest comes last and no file is touched, so whoever reads it sees the one or the other.
     Cost: one look at every file; one reading of those whose documents must be counted, or of the columns
     that `where` and sorted orders ask for.
     """

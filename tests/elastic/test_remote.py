@@ -389,11 +389,11 @@ from zephon.dataset import Dataset
 from zephon.loader import Loader
 from zephon.options import LoaderOptions
 
-if __name__ == "__main__":
+
+def main(executor, ending, *paths):
     feed.MIN_BLOCK_BYTES = feed.MAX_BLOCK_BYTES = 64
-    executor, ending, *paths = sys.argv[1:]
-    here = Path.cwd()
-    recipe = make_recipe(datasets=(Dataset.from_path("web", paths),), base=here, lanes=4, global_batch_size=8)
+    here, data = Path.cwd(), Dataset.from_path("web", paths)
+    recipe = make_recipe(datasets=(data,), base=here, lanes=4, global_batch_size=8)
     opened = open_small(recipe, here / "cache")
     loader = Loader(opened, LoaderOptions(executor=executor, workers=2, run_folder=here / "run"))
     try:
@@ -405,6 +405,10 @@ if __name__ == "__main__":
         if ending == "close":
             loader.close()
         raise
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
 """
 
 

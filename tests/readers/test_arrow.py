@@ -234,7 +234,8 @@ def test_dictionaries_of_every_batch_are_followed(data: Path) -> None:
     parts = [["a", "b"], ["b", "c"], ["c", "d", "a"]]
     schema = pa.schema([("text", pa.dictionary(pa.int8(), pa.string())), ("id", pa.int64())])
     for deltas in (True, False):
-        sink, known = pa.BufferOutputStream(), []
+        sink = pa.BufferOutputStream()
+        known: list[str] = []
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=deltas)
         with pa.ipc.new_stream(sink, schema, options=options) as writer:
             for part in parts:
@@ -260,7 +261,7 @@ def boundaries(path: Path) -> list[tuple[int, int]]:
 
 def ends_before_damage(content: bytes) -> list[int]:
     """Returns the ends of the record batches of a damaged file."""
-    ends = []
+    ends: list[int] = []
     found = messages(io.BytesIO(content), len(content))
     while True:
         try:

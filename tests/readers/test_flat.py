@@ -250,21 +250,9 @@ def test_many_chunks_in_many_files(write: Any, tmp_path: Path, monkeypatch: pyte
     reader = opened(tmp_path / "data", **fields)
     assert isinstance(reader, TokenFiles)
     assert len(reader.chunks().num_documents) > 30
-    for _ in range(3):  # chunks of short documents are loaded when they are read again
-        assert documents(reader) == expected
+    assert documents(reader) == expected
     reader.close()
     assert documents(reader) == expected
-
-
-def test_loaded_chunks_keep_within_their_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_files, "CHUNK_TOKENS", 16)
-    monkeypatch.setattr(views, "LOADED_BYTES", 100)
-    some = [[i] * 4 for i in range(60)]
-    reader = opened(tmp_path / "data", **write_bin(tmp_path / "data", some))
-    for _ in range(3):
-        assert documents(reader) == some
-    assert reader._views._loaded_bytes <= 100
-    assert sum(view.hot[0] is not None for view in reader._views._views.values()) == 3
 
 
 def test_few_files_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

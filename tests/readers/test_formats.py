@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -277,3 +278,25 @@ def test_few_files_stay_open(tmp_path: Path, name: str) -> None:
     assert len(os.listdir("/proc/self/fd")) - before <= 2 * len(reader.chunks().num_documents)
     reader.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_catalogue_s_files_are_compared_when_they_are_read(tmp_path: Path, name: str) -> None:
+    data = write(tmp_path, name)
+    reader: Any = opened(data, tmp_path / "cache")
+    table = reader.table if hasattr(reader, "table") else reader._table
+    bare = [replace(file, mtime_ns=0, ctime_ns=0) for file in table.files]  # as a catalogue names them
+
+    def from_catalogue() -> RandomReader:
+        dataset = Dataset.from_path("web", data)
+        given = replace(table, files=bare, _current={})
+        return open_reader(dataset, base=tmp_path, cache=tmp_path / "new", spool_bytes=1 << 30, table=given)
+
+    found = from_catalogue()
+    assert read_all(found) == DOCUMENTS
+    assert found.identity() == reader.identity()
+    path = next(path for path in sorted(data.iterdir()) if path.stat().st_size)
+    content = path.read_bytes()
+    path.write_bytes(content[:5] + bytes([content[5] ^ 1]) + content[6:])
+    with pytest.raises(DataError, match="other content than when its catalogue was made"):
+        read_all(from_catalogue())

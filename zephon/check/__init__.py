@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from zephon import plugins
+from zephon.check.data import REFUSALS, DataCheck, expanded_bytes, refusal, whole
 from zephon.check.plan import check_end, check_schedule, check_shape, few_documents, uneven_lanes
-from zephon.check.probe import Probe, open_dataset, refusal
+from zephon.check.probe import Probe
 from zephon.check.report import (
     ERROR,
     OK,
@@ -26,16 +27,17 @@ from zephon.check.report import (
     RankMemory,
     format_bytes,
 )
-from zephon.errors import ZephonError
 from zephon.feed import block_bytes
 from zephon.opened import SPOOL_BYTES, default_cache
 from zephon.options import BUDGET_BYTES
 from zephon.order import CACHED_DOCUMENTS
-from zephon.readers import Report
-from zephon.readers.subset import SubsetReader
+from zephon.readers import RandomReader, Report
+from zephon.readers.subset import PrefixReader, SubsetReader
 from zephon.recipe import Recipe
 from zephon.schedule import PARTS, ScheduleTable
 from zephon.spool import Spool
+from zephon.stream_order import CACHED_WINDOWS, WINDOW_RECORDS
+from zephon.streaming import StreamReader
 from zephon.tokenizer import Encoder, TokenizerReport, load_tokenizer
 
 __all__ = ["CheckReport", "DatasetFacts", "Finding", "RankMemory", "check_recipe"]
@@ -48,13 +50,12 @@ WARN_STEPS = 1000
 """The steps that epochs are counted for where the recipe has no `total_steps`."""
 PREFETCHED_BATCHES = 4
 """The batch in use, one being made, two made ahead where that is asked for."""
-ADDRESS_BYTES = 16
-"""A shuffled address: chunk and record."""
-OFFSET_BYTES = 8
-"""What the spool adds to a document."""
+PLACE_BYTES = 4
+"""A shuffled place, of those that an order keeps."""
+CHOSEN_BYTES = 16
+"""Chunk and record of a document that `where` leaves."""
 VOCABULARY_BYTES = 400
 """What both tokenizer libraries together keep for an entry of the vocabulary, roughly."""
-REFUSALS = (ZephonError, ValueError, TypeError, LookupError, OSError)
 
 
 def check_recipe(
@@ -156,30 +157,31 @@ class _Check:
 
     def open_datasets(self, report: Report | None) -> None:
         """Opens every dataset, each on its own."""
-        for index, dataset in enumerate(self.recipe.datasets):
-            reader, findings = open_dataset(self.recipe, dataset, cache=self.cache, report=report)
-            self.findings += findings
-            if reader is None:
+        data = DataCheck(self.recipe, self.cache, report)
+        data.run()
+        self.findings += data.findings
+        for index, one in data.opened.items():
+            dataset = self.recipe.datasets[index]
+            self.probes[index] = Probe(dataset, one.reader, self.recipe.seed)
+            if isinstance(one.reader, StreamReader):
                 continue
-            self.probes[index] = Probe(dataset, reader, self.recipe.seed)
-            count = int(reader.chunks().num_documents.sum()) * (dataset.max_epochs or 1)
+            count = int(one.reader.chunks().num_documents.sum()) * (dataset.max_epochs or 1)
             if count < self.recipe.lanes:
                 self.findings.append(few_documents(self.recipe, dataset, count))
             elif uneven := uneven_lanes(self.recipe, dataset, count):
                 self.findings.append(uneven)
 
     def check_disk(self) -> None:
-        """Looks whether the texts of compressed chunks fit the cache folder."""
-        readers = [
-            p.reader.reader if isinstance(p.reader, SubsetReader) else p.reader for p in self.probes.values()
-        ]
-        spools = [reader for reader in readers if isinstance(reader, Spool)]
-        if not spools:
+        """Looks whether the texts of chunks that must be expanded, or fetched, fit the cache folder."""
+        readers = [probe.reader for probe in self.probes.values()]
+        if not any(isinstance(whole(reader), Spool | StreamReader) for reader in readers):
             return
-        total, missing = _expanded_bytes(spools)
+        total, missing = expanded_bytes(readers)
         free = shutil.disk_usage(_existing(self.cache)).free
-        message = f"compressed chunks expand to about {format_bytes(total)} in {self.cache}; "
+        message = f"compressed or remote chunks expand to about {format_bytes(total)} in {self.cache}; "
         message += f"{format_bytes(missing)} are still to be written, {format_bytes(free)} are free"
+        if any(isinstance(reader, StreamReader) for reader in readers):
+            message += f"; streams are not counted and take up to {format_bytes(SPOOL_BYTES)} in all"
         if missing > free or total > SPOOL_BYTES:
             cure = "set ZEPHON_CACHE to a larger disk; past spool_bytes, chunks are expanded again and again"
             self.add(WARNING, "cache", message, cure)
@@ -236,10 +238,11 @@ class _Check:
 
     def _facts_of(self, index: int, probe: Probe) -> DatasetFacts:
         chunks, identity = probe.reader.chunks(), probe.reader.identity()
+        is_counted = not isinstance(probe.reader, StreamReader)
         count = int(chunks.num_documents.sum())
         mean = probe.tokens_per_document
         per_1000 = None
-        if self.table is not None and mean:
+        if self.table is not None and mean and is_counted:
             most = max(shares[index] for shares in self.table.shares)
             per_1000 = 1000 * self.recipe.tokens_per_step * most / PARTS / (mean * count)
             if probe.dataset.max_epochs is None:
@@ -254,7 +257,7 @@ class _Check:
             num_files=len(files),
             num_bytes=sum(int(entry[1]) for entry in files),
             num_chunks=len(chunks.num_documents),
-            num_documents=count,
+            num_documents=count if is_counted else None,
             sampled_chunks=probe.sampled_chunks,
             sampled_documents=probe.sampled_documents,
             tokens_per_document=mean,
@@ -283,7 +286,7 @@ class _Check:
         drawn = len(recipe.datasets)
         if self.table is not None:
             drawn = sum(first is not None for first in self.table.first_active())
-        documents = sum(int(p.reader.chunks().num_documents.sum()) for p in self.probes.values())
+        orders_bytes = sum(map(_order_bytes, (probe.reader for probe in self.probes.values())))
         found = []
         for size in fitting:
             streams = recipe.lanes // size * drawn
@@ -295,7 +298,7 @@ class _Check:
                     num_streams=streams,
                     blocks_bytes=2 * streams * block,
                     batches_bytes=PREFETCHED_BATCHES * 4 * 8 * rows * recipe.packing.seq_len,
-                    orders_bytes=ADDRESS_BYTES * min(documents, CACHED_DOCUMENTS * drawn),
+                    orders_bytes=orders_bytes,
                     tokenizer_bytes=VOCABULARY_BYTES
                     * (0 if self.encoder is None else self.encoder.vocab_size),
                 )
@@ -303,15 +306,17 @@ class _Check:
         return tuple(found)
 
 
-def _expanded_bytes(spools: Iterable[Spool]) -> tuple[int, int]:
-    """Returns what all chunks take when expanded, and what those take that are not yet; about."""
-    total = missing = 0
-    for spool in spools:
-        chunks = spool.chunks()
-        sizes = (chunks.num_bytes + OFFSET_BYTES * chunks.num_documents).tolist()
-        total += sum(sizes)
-        missing += sum(size for chunk, size in enumerate(sizes) if not spool.path(chunk).exists())
-    return total, missing
+def _order_bytes(reader: RandomReader) -> int:
+    """Returns what an order of the reader's documents keeps, and what says which of a dataset these are."""
+    if isinstance(reader, StreamReader):
+        return CACHED_WINDOWS * WINDOW_RECORDS * 8
+    count = int(reader.chunks().num_documents.sum())
+    num_bytes = PLACE_BYTES * min(count, CACHED_DOCUMENTS)
+    while isinstance(reader, SubsetReader | PrefixReader):
+        if isinstance(reader, SubsetReader):
+            num_bytes += CHOSEN_BYTES * int(reader.chunks().num_documents.sum())
+        reader = reader.reader
+    return num_bytes
 
 
 def _existing(path: Path) -> Path:

@@ -1,27 +1,26 @@
-"""A look into one dataset before a run: opened, sampled at pseudo-random places, its faults as findings.
+"""A look into one dataset before a run: sampled at pseudo-random places, its faults as findings.
 
-Upstream: readers. Downstream: `check/__init__.py`. The places are keyed by the seed, so two checks of one
-recipe look at the same documents; how many of them depends on the time allowed.
+Upstream: `data.py`, which opens it. Downstream: `check/__init__.py`. The places are keyed by the seed, so two
+checks of one recipe look at the same documents; how many of them depends on the time allowed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon import opened
 from zephon.bits import bits, key, permutation
+from zephon.check.data import refusal
 from zephon.check.report import ERROR, OK, WARNING, Finding
 from zephon.dataset import Dataset
 from zephon.errors import DataError, Fault
-from zephon.opened import SPOOL_BYTES
 from zephon.prepare import check_ids
-from zephon.readers import RandomReader, Report, TokenReader, Tokens, is_tokenized
-from zephon.recipe import Recipe
+from zephon.readers import RandomReader, TokenReader, Tokens, is_tokenized
+from zephon.stream_order import FILE_SHIFT
+from zephon.streaming import StreamReader
 from zephon.tokenizer import Encoder
 
 SAMPLE_DOCUMENTS = 512
@@ -29,36 +28,13 @@ SAMPLE_DOCUMENTS = 512
 VISIT_DOCUMENTS = 16
 VISIT_BYTES = 4 << 20
 """What one visit reads of a chunk at most; a dataset with few chunks is read more of at each."""
+STREAM_FILES = 16
+"""Files of a stream of which the first window is sampled; each is read up to there."""
 FIRST_TEXTS_BYTES = 64 << 10
 CURE_FAULT = 'mend the records, or set on_error = "skip" for this dataset to count them and go on'
 
 Place = tuple[int, int]
 """Chunk and record."""
-
-
-def open_dataset(
-    recipe: Recipe, dataset: Dataset, *, cache: Path, report: Report | None
-) -> tuple[RandomReader | None, list[Finding]]:
-    """Returns the reader of a dataset, or of its part, or None and the finding that says why not."""
-    try:
-        one = opened.open_dataset(recipe, dataset, cache=cache, spool_bytes=SPOOL_BYTES, report=report)
-    except (DataError, OSError, ValueError, TypeError, LookupError) as error:
-        return None, [refusal(f"dataset {dataset.name}", error)]
-    reader, held_out = one.reader, one.held_out
-    if held_out is None:
-        return reader, []
-    total, given = held_out.num_documents, held_out.held_out
-    message = (
-        f"{given.documents:,} of {total:,} documents are held out (seed {given.seed}); this is the part "
-    )
-    message += f"{given.part!r}; a run folder's lock keeps which they are, this check chooses them anew"
-    return reader, [Finding(severity=OK, subject=f"dataset {dataset.name}", message=message)]
-
-
-def refusal(subject: str, error: Exception) -> Finding:
-    """Returns the finding of an error; the cure of its message becomes the finding's."""
-    message, _, cure = str(error).partition("\n  cure: ")
-    return Finding(severity=ERROR, subject=subject, message=message or type(error).__name__, cure=cure)
 
 
 class Probe:
@@ -70,7 +46,10 @@ class Probe:
         self._counts = counts
         self._seed = seed
         self._order = permutation(key("check chunks", seed, dataset.name), 0, len(counts))
-        self._visit_documents = max(VISIT_DOCUMENTS, -(-SAMPLE_DOCUMENTS // len(counts)))
+        self._stream = reader if isinstance(reader, StreamReader) else None
+        if self._stream is not None:
+            self._order = self._order[:STREAM_FILES]
+        self._visit_documents = max(VISIT_DOCUMENTS, -(-SAMPLE_DOCUMENTS // len(self._order)))
         self.sampled_chunks = self.sampled_documents = 0
         self.num_tokens = self.num_encoded = 0
         self._num_empty = self._num_replaced = 0
@@ -88,8 +67,12 @@ class Probe:
         if self.sampled_chunks == len(self._order):
             return False
         chunk = int(self._order[self.sampled_chunks])
-        record = self._places(chunk)
         try:
+            if self._stream is None:
+                record = self._places(chunk, int(self._counts[chunk]))
+            else:
+                record = self._places(chunk, self._stream.window_records(chunk, 0))
+                chunk <<= FILE_SHIFT
             num_read = self._read(chunk, record)
         except (DataError, OSError) as error:
             self._error = error
@@ -100,6 +83,8 @@ class Probe:
 
     def _read(self, chunk: int, record: NDArray[np.int64]) -> int:
         """Reads records of a chunk; returns how many."""
+        if not len(record):
+            return 0
         if is_tokenized(self.reader):
             reader = cast(TokenReader, self.reader)
             tokens = reader.tokens(np.full_like(record, chunk), record, VISIT_BYTES)
@@ -113,9 +98,8 @@ class Probe:
         self._texts += [text for text in found.texts if text]
         return len(found.texts)
 
-    def _places(self, chunk: int) -> NDArray[np.int64]:
-        """Returns the records of a chunk to read, ascending."""
-        count = int(self._counts[chunk])
+    def _places(self, chunk: int, count: int) -> NDArray[np.int64]:
+        """Returns the records of a chunk of `count` to read, ascending."""
         if count <= self._visit_documents:
             return np.arange(count, dtype=np.int64)
         chosen = bits(
@@ -229,6 +213,10 @@ class Probe:
         return found
 
     def _looked_at(self) -> str:
+        if self._stream is not None:
+            files = f"{self.sampled_chunks:,} of {len(self._counts):,} files"
+            read = f"{self.sampled_documents:,} documents read, of the first records of {files}"
+            return f"{read}, no fault; the others were not looked at"
         total, chunks = int(self._counts.sum()), len(self._counts)
         if self.sampled_documents == total:
             return f"all {total:,} documents read, no fault"

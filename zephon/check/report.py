@@ -39,7 +39,8 @@ class DatasetFacts:
     num_bytes: int
     """Size of the files as they lie on disk."""
     num_chunks: int
-    num_documents: int
+    num_documents: int | None
+    """None of a stream: nobody counted them."""
     sampled_chunks: int
     sampled_documents: int
     tokens_per_document: float | None
@@ -52,9 +53,9 @@ class DatasetFacts:
     @property
     def num_tokens(self) -> int | None:
         """Returns the estimated tokens of the dataset."""
-        return (
-            None if self.tokens_per_document is None else round(self.tokens_per_document * self.num_documents)
-        )
+        if self.tokens_per_document is None or self.num_documents is None:
+            return None
+        return round(self.tokens_per_document * self.num_documents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,9 @@ class CheckReport:
                 lines += _lines(finding)
         for facts in self.datasets:
             tokens = "?" if facts.num_tokens is None else f"{facts.num_tokens:,}"
-            documents = f"{facts.num_documents:,} documents, about {tokens} tokens"
+            documents = "documents not counted"
+            if facts.num_documents is not None:
+                documents = f"{facts.num_documents:,} documents, about {tokens} tokens"
             lines.append(f"dataset  {facts.name}: {facts.num_files:,} files, {documents}")
         for rank in self.memory:
             size = format_bytes(rank.total_bytes)

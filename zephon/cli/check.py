@@ -126,7 +126,7 @@ def _draw_datasets(datasets: tuple[DatasetFacts, ...]) -> None:
             facts.kind,
             f"{facts.num_files:,}",
             format_bytes(facts.num_bytes),
-            f"{facts.num_documents:,}",
+            "not counted" if facts.num_documents is None else f"{facts.num_documents:,}",
             f"{facts.sampled_documents:,}",
             "?" if facts.num_tokens is None else f"{facts.num_tokens:,}",
             "?" if facts.share is None else f"{facts.share:.1%}",

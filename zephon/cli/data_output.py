@@ -49,15 +49,11 @@ def draw_surveys(found: Sequence[tuple[Survey, int | None]]) -> None:
     """Draws a line for each dataset, then its lengths, faults and columns."""
     if not found:
         return
-    table = new_table(
-        "dataset", "#documents", "#looked at", "#empty", "#faulty", "#mean bytes", "#mean tokens",
-        "#about tokens",
-    )  # fmt: skip
+    table = new_table("dataset", "#documents", "#looked at", "#empty", "#faulty", "#about tokens")
     for survey, count in found:
-        means = [f"{_mean(lengths):,.0f}" if lengths else "-" for lengths in (survey.bytes, survey.tokens)]
         add_row(
             table, survey.name, _number(count), f"{survey.num_seen:,}", f"{survey.num_empty:,}",
-            f"{survey.faults.total():,}", *means, _number(_about_tokens(survey, count), "-"),
+            f"{survey.faults.total():,}", _number(_about_tokens(survey, count), "-"),
         )  # fmt: skip
     write_table(table)
     for survey, _ in found:
@@ -67,21 +63,16 @@ def draw_surveys(found: Sequence[tuple[Survey, int | None]]) -> None:
 def _draw_survey(survey: Survey) -> None:
     """Draws the lengths of a dataset's documents, what is wrong with some, and the values of its columns."""
     name = visible(survey.name)
-    points = [
-        (unit, quantiles(found)) for unit, found in (("bytes", survey.bytes), ("tokens", survey.tokens))
-    ]
-    if any(found for _, found in points):
+    if survey.bytes:
         write("")
-        table = new_table(f"{name}: length in", "#least", "#5%", "#median", "#95%", "#greatest")
-        for unit, found in points:
-            if found:
-                add_row(table, unit, *(f"{found[n]:,}" for n in QUANTILES))
+        table = new_table(f"{name}: length in", "#mean", "#least", "#5%", "#median", "#95%", "#greatest")
+        for unit, lengths in (("bytes", survey.bytes), ("tokens", survey.tokens)):
+            if points := quantiles(lengths):
+                add_row(table, unit, f"{_mean(lengths):,.0f}", *(f"{points[n]:,}" for n in QUANTILES))
         write_table(table)
         _draw_histogram(*(("tokens", survey.tokens) if survey.tokens else ("bytes", survey.bytes)))
     for kind, number in sorted(survey.faults.items()):
-        write(
-            f"{name}: {number:,} of {survey.num_seen:,} documents looked at cannot be used ({visible(kind)})"
-        )
+        write(f"{name}: {number:,} of {survey.num_seen:,} looked at cannot be used ({visible(kind)})")
     for column, values in survey.columns.items():
         _draw_column(survey, column, values)
 
@@ -99,10 +90,10 @@ def _draw_histogram(unit: str, lengths: Sequence[int]) -> None:
 
 
 def _draw_column(survey: Survey, column: str, values: Counter[Any]) -> None:
-    numbers = _numbers(values)
+    numbers, name = _numbers(values), visible(survey.name)
     write("")
     if numbers and len(values) > TOP_VALUES:
-        table = new_table(f"{visible(survey.name)}: {visible(column)}", *(f"#{n}" for n in QUANTILES))
+        table = new_table(f"{name}: {visible(column)}", "#least", "#5%", "#median", "#95%", "#greatest")
         points = quantiles(numbers)
         assert points is not None
         add_row(table, "values", *(f"{points[n]:,.6g}" for n in QUANTILES))
@@ -110,7 +101,7 @@ def _draw_column(survey: Survey, column: str, values: Counter[Any]) -> None:
         if missing := values[None]:
             write(f"without a value: {missing:,} of {survey.num_seen:,}")
         return
-    table = new_table(f"{visible(survey.name)}: {visible(column)}", "#documents", "#share")
+    table = new_table(f"{name}: {visible(column)}", "#documents", "#share")
     ordered = sorted(values.items(), key=lambda item: (-item[1], str(item[0])))
     for value, number in ordered[:TOP_VALUES]:
         shown = "(no value)" if value is None else cut(str(value), VALUE_WIDTH)

@@ -39,9 +39,9 @@ class Expanding:
     """The expanded bytes of a file in order, in blocks; to be iterated once.
 
     Damage is an error, or with `skip` the end: then the last block is `DAMAGE`, and `fault` says what it is.
-    The bytes ahead of it are those that Arrow can expand, however they are cut into blocks: all of a file that
-    was cut, and all but the last 64 KiB or less ahead of wrong bytes. Faults of reading are never damage, and
-    neither is a file that changed.
+    The bytes ahead of it are those that Arrow can expand, however they are cut into blocks: all of a file
+    that was cut, and all but the last 64 KiB or less ahead of wrong bytes. Faults of reading are never
+    damage, and neither is a file that changed.
     """
 
     def __init__(self, dataset: str, file: DataFile, *, skip: bool) -> None:

@@ -136,7 +136,7 @@ def _file_table(origin: Origin) -> ChunkTable:
     files, dataset = origin.files, origin.dataset.name
     progress = Progress(origin, by_bytes=False)
 
-    def look(some: tuple[DataFile, ...]) -> list[str]:
+    def look(some: Sequence[DataFile]) -> list[str]:
         return [sample(dataset, file) for file in some]
 
     samples: list[str] = []
