@@ -141,8 +141,14 @@ def test_the_recipe_is_one(home: Path) -> None:
 
 
 def test_the_table_has_every_command() -> None:
-    known = {command.name for command in build_app().registered_commands}
-    assert {name.split()[0] for name in commands()} == known
+    app = build_app()
+    known = {command.name for command in app.registered_commands}
+    known |= {
+        f"{group.name} {command.name}"
+        for group in app.registered_groups
+        for command in group.typer_instance.registered_commands
+    }
+    assert {re.sub(r" --.*", "", name) for name in commands()} == known
 
 
 def test_exit_codes_are_those_of_the_program() -> None:
@@ -174,6 +180,24 @@ def test_verify(home: Path) -> None:
     )
 
 
+def test_data(home: Path) -> None:
+    listed = run(home, "sh", "-c", commands()["data ls"])
+    assert re.search(r"^code +jsonl +1 ", listed, re.MULTILINE)
+    assert re.search(r"^prose +parquet +1 ", listed, re.MULTILINE)
+    assert "tokens" in run(home, "sh", "-c", commands()["data stats"])
+    assert (
+        len(re.findall(r"^code: .*, record ", run(home, "sh", "-c", commands()["data sample"]), re.MULTILINE))
+        == 2
+    )
+
+
+def test_a_catalogue_changes_no_digest(home: Path) -> None:
+    assert "catalogue = " in run(home, "sh", "-c", commands()["index"])
+    plain = run(home, "sh", "-c", commands()["hash"])
+    listed = run(home, "sh", "-c", commands()["hash"] + f" --set catalogue={home / 'catalogue'}")
+    assert listed == plain
+
+
 def test_show(home: Path) -> None:
     shown = run(home, "sh", "-c", commands()["show"])
     assert "step 4 (a trainer that counts from 1 logs it as 5)" in shown
@@ -190,7 +214,10 @@ def test_settings_and_trainer_steps_are_options() -> None:
     options = {
         name: {option for parameter in command.params for option in parameter.opts}
         for name, command in group.commands.items()  # type: ignore[attr-defined]
+        if name != "data"
     }
+    for command in group.commands["data"].commands.values():  # type: ignore[attr-defined]
+        assert {"--json", "--set"} <= {option for parameter in command.params for option in parameter.opts}
     assert {name for name in options if "--json" not in options[name]} == {"demo"}
     assert {name for name in options if "--set" in options[name]} == {
         "check",
@@ -198,6 +225,7 @@ def test_settings_and_trainer_steps_are_options() -> None:
         "verify",
         "show",
         "bench",
+        "index",
     }
     assert "--trainer-step" in options["show"]
     assert "--trainer-steps" in options["hash"]
@@ -256,7 +284,13 @@ def test_the_reference_has_every_field_and_keyword_with_its_default() -> None:
     rows = {
         head: re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|", parts[head], re.MULTILINE) for head in heads
     }
-    known = (TOP[: TOP.index("tokenize")], TOKENIZE, PACKING, DATASET, tuple(LoaderOptions.__dataclass_fields__))
+    known = (
+        TOP[: TOP.index("tokenize")],
+        TOKENIZE,
+        PACKING,
+        DATASET,
+        tuple(LoaderOptions.__dataclass_fields__),
+    )
     for head, names in zip(heads, known, strict=True):
         assert set(names) <= {name for name, _ in rows[head]}, head
     said = dict(rows["Keywords of the loader"])

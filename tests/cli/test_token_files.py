@@ -23,7 +23,8 @@ from tests.token_data import (
     write_parquet,
 )
 from zephon.cli import build_app
-from zephon.cli.discover import NoTextError, find_datasets
+from zephon.cli.discover import find_datasets
+from zephon.errors import DataError
 from zephon.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("probed_once")
@@ -85,15 +86,15 @@ def test_init_writes_a_recipe_that_check_and_show_take(tmp_path: Path) -> None:
 def test_init_says_why_it_found_nothing_and_the_cure(write: Any, message: str, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     write(tmp_path / "data")
-    with pytest.raises(NoTextError) as caught:
-        find_datasets([tmp_path / "data"])
+    with pytest.raises(DataError) as caught:
+        find_datasets([str(tmp_path / "data")])
     assert message in str(caught.value)
     assert "cure: write" in str(caught.value)
 
 
 def test_init_takes_text_where_there_is_any(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a", "input_ids": [1]}) + "\n")
-    [found], _ = find_datasets([tmp_path / "a.jsonl"])
+    [found], _ = find_datasets([str(tmp_path / "a.jsonl")])
     assert (found.text, found.tokens) == ("text", "")
 
 
@@ -110,10 +111,10 @@ def test_init_takes_text_where_there_is_any(tmp_path: Path) -> None:
 def test_init_knows_a_column_of_token_ids(records: list[Any], tokens: str | None, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if tokens is None:
-        with pytest.raises(NoTextError):
-            find_datasets([tmp_path / "a.jsonl"])
+        with pytest.raises(DataError):
+            find_datasets([str(tmp_path / "a.jsonl")])
     else:
-        [found], _ = find_datasets([tmp_path / "a.jsonl"])
+        [found], _ = find_datasets([str(tmp_path / "a.jsonl")])
         assert (found.text, found.tokens) == ("", tokens)
 
 
@@ -122,5 +123,5 @@ def test_bin_files_of_something_else_are_no_reason_to_take_a_folder_as_one(tmp_p
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "model.bin").write_bytes(b"weights")
-    found, _ = find_datasets([tmp_path])
+    found, _ = find_datasets([str(tmp_path)])
     assert [dataset.name for dataset in found] == ["code", "web"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zephon import plugins
-from zephon.check.data import REFUSALS, DataCheck, expanded_bytes, refusal, whole
+from zephon.check.data import REFUSALS, DataCheck, expanded_bytes, refusal, remote_message, whole
 from zephon.check.plan import check_end, check_schedule, check_shape, few_documents, uneven_lanes
 from zephon.check.probe import Probe
 from zephon.check.report import (
@@ -178,7 +178,8 @@ class _Check:
             return
         total, missing = expanded_bytes(readers)
         free = shutil.disk_usage(_existing(self.cache)).free
-        message = f"compressed or remote chunks expand to about {format_bytes(total)} in {self.cache}; "
+        what = "compressed or remote" if any(map(remote_message, readers)) else "compressed"
+        message = f"{what} chunks expand to about {format_bytes(total)} in {self.cache}; "
         message += f"{format_bytes(missing)} are still to be written, {format_bytes(free)} are free"
         if any(isinstance(reader, StreamReader) for reader in readers):
             message += f"; streams are not counted and take up to {format_bytes(SPOOL_BYTES)} in all"

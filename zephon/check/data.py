@@ -137,7 +137,7 @@ class DataCheck:
             total = int(whole(one.reader).chunks().num_documents.sum())
             message = f"{_selected(one.reader):,} of {total:,} documents are left by {' and '.join(given)}"
             self._add(OK, subject, message)
-        if message := _remote_message(one.reader):
+        if message := remote_message(one.reader):
             self._add(OK, subject, message)
         try:
             order = opened.make_order(self.recipe, dataset, one, cache=self.cache, report=self.report)
@@ -259,7 +259,7 @@ def _cut_by(wheres: Sequence[str]) -> tuple[str, str]:
     return (str(single[0].column), base) if is_cut else ("", "")
 
 
-def _remote_message(reader: RandomReader) -> str:
+def remote_message(reader: RandomReader) -> str:
     """Returns what is to say of files by URL; nothing where all are local."""
     inner = whole(reader)
     table = getattr(getattr(inner, "reader", inner), "table", None)

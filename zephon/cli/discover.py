@@ -1,4 +1,4 @@
-"""What lies in folders and files of data: datasets, their kind, their text column, a tokenizer near them.
+"""What lies in folders, files and URLs of data: datasets, their kind and text column, a tokenizer near them.
 
 Upstream: the paths that a user gives to `zephon init`. Downstream: `init.py`, which writes them down.
 """
@@ -9,28 +9,30 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from zephon.cli.common import cut
-from zephon.cli.discover_tokens import as_left_out, find_token_column, find_token_files
+from zephon.cli.discover_sample import sample
+from zephon.cli.discover_tokens import find_token_files
 from zephon.errors import DataError
-from zephon.paths import DataFile, list_files
-from zephon.readers import SUFFIXES
-from zephon.readers.beside import FLAT, INDEX, MEGATRON, OFFSETS, path_beside, without_boundaries
+from zephon.paths import DataFile, absolute, list_files
+from zephon.readers import SUFFIXES, kind_by_name
+from zephon.readers.beside import FLAT, INDEX, MEGATRON, path_beside, without_boundaries
+from zephon.readers.expanded import is_compressed
+from zephon.readers.saved import SPLITS, without_metadata
 from zephon.tokenizer.file import FILE_NAME
+from zephon.urls import is_url, last_name, redact
 
+TEXT = "text"
+"""The kind of files that are one document each."""
 TEXT_NAMES = ("text", "content", "body", "document")
 CHAT_NAMES = ("messages", "conversations", "conversation", "turns", "dialogue")
 """Columns that hold a list of messages where the records are chats."""
-SAMPLE_RECORDS = 200
-SAMPLE_LINE_BYTES = 1 << 20
+TOKEN_NAMES = ("input_ids", "token_ids", "tokens", "ids")
+EVALUATION = ("test", "validation", "valid", "dev", "eval")
+"""Splits that a model is not trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class FoundDataset:
     """Of flat .bin files of token ids."""
     why: str
     """Why this is the column, or what the files hold, in a few words."""
+    is_compressed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,69 +66,108 @@ class LeftOut:
     """What lies there instead, in one line."""
 
 
-class NoTextError(DataError):
-    """The records have no column with a document's text."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A file, or the files of a folder, that may give a dataset of each kind."""
+
+    path: str
+    """Absolute path or URL."""
+    files: Sequence[DataFile]
+    name: str
 
 
-def find_datasets(paths: Sequence[Path]) -> tuple[list[FoundDataset], list[LeftOut]]:
+def find_datasets(paths: Sequence[str]) -> tuple[list[FoundDataset], list[LeftOut]]:
     """Returns (datasets of the paths, what is left out), in order: one for each path and kind of file.
 
-    A folder without data files of its own gives one dataset for each of its folders instead. Files without
-    a text column are left out; where nothing else is found, their error is raised.
+    A folder without data files of its own gives one dataset for each of its folders instead. What cannot be
+    read, or has no text column, is left out; where nothing else is found, the error is raised. Texts beside
+    other data, such as a README, are no data.
     """
     found: list[FoundDataset] = []
     left_out: list[LeftOut] = []
-    fault: NoTextError | None = None
+    fault: DataError | None = None
     for given in paths:
-        parts, others = _parts(Path(os.path.abspath(given)))
+        parts, others = _parts(given)
         left_out += others
-        for path in parts:
-            files = without_boundaries(list_files([str(path)], path.parent))
-            kinds = sorted({kind for file in files if (kind := _kind(file))})
-            if not kinds:
-                raise _no_data(path, files)
-            for kind in kinds:
-                named = path if len(kinds) == 1 else path.with_name(f"{path.name}_{kind}")
-                try:
-                    found.append(_describe(_unique(_identifier(named), found), kind, path, files))
-                except NoTextError as error:
-                    fault = fault or error
-                    left_out.append(LeftOut(str(path), _first_lines(error)))
+        for part in parts:
+            try:
+                new, others = _datasets_of(part, found)
+            except DataError as error:
+                fault = fault or error
+                left_out.append(LeftOut(redact(part.path), _first_lines(error)))
+                continue
+            found += new
+            left_out += others
     if fault is not None and not found:
         raise fault
     return found, left_out
 
 
-def _first_lines(error: NoTextError) -> str:
+def _datasets_of(part: _Part, found: Sequence[FoundDataset]) -> tuple[list[FoundDataset], list[LeftOut]]:
+    """Returns a dataset of each kind, and what is left out; raises the error where there is none."""
+    data = without_boundaries(without_metadata(part.name, part.files))
+    kinds = _kinds(data)
+    if not kinds:
+        raise _no_data(part.path, data)
+    new: list[FoundDataset] = []
+    left_out: list[LeftOut] = []
+    fault: DataError | None = None
+    for kind in kinds:
+        name = part.name if len(kinds) == 1 else f"{part.name}_{kind}"
+        try:
+            new.append(_describe(_unique(name, [*found, *new]), kind, part, data))
+        except DataError as error:
+            fault = fault or error
+            left_out.append(LeftOut(redact(part.path), _first_lines(error)))
+    if fault is not None and not new:
+        raise fault
+    return new, left_out
+
+
+def _kinds(files: Sequence[DataFile]) -> list[str]:
+    kinds = {kind for file in files if (kind := _kind(file, files))}
+    return sorted(kinds - {TEXT} or kinds)
+
+
+def _first_lines(error: DataError) -> str:
     """Returns what is at fault and what was got, as one line."""
-    what, got = str(error).splitlines()[:2]
-    return f"{what}: {got.partition(':')[2].strip()}"
+    what, *rest = str(error).splitlines()
+    head, _, tail = what.partition(": ")
+    what = tail if head.startswith("dataset ") else what  # nobody has given it that name yet
+    return f"{what}: {rest[0].partition(':')[2].strip()}" if rest else what
 
 
-def _parts(path: Path) -> tuple[list[Path], list[LeftOut]]:
-    """Returns the folders that give datasets, and those inside `path` that hold other files only."""
-    if not path.is_dir():
-        return [path], []
-    entries = sorted(p for p in path.iterdir() if not p.name.startswith((".", "_")))
-    files = {p: _files(p) for p in entries if p.is_dir()}
-    folders = [p for p in files if any(map(_kind, files[p]))]
-    left_out = [LeftOut(str(p), _other_files(f)) for p, f in files.items() if f and p not in folders]
-    if any(p.is_file() and _is_data(p) for p in entries):
-        return [path], left_out
-    return folders if len(folders) > 1 else [path], left_out
-
-
-def _is_data(path: Path) -> bool:
-    """Returns whether a file is data by its name, or by the file beside it where the name says little."""
-    kind = SUFFIXES.get(path.suffix.lower(), "")
-    return bool(kind) and (kind != FLAT or any(path.with_suffix(e).exists() for e in (OFFSETS, INDEX)))
-
-
-def _files(folder: Path) -> Sequence[DataFile]:
-    try:
-        return list_files([str(folder)], folder)
-    except DataError:  # a folder without files
-        return []
+def _parts(given: str) -> tuple[list[_Part], list[LeftOut]]:
+    """Returns what gives datasets: `given`, or the folders in it where it has no data of its own."""
+    path = absolute(given, Path.cwd())
+    written = given if is_url(path) else path
+    files = list_files([written], Path.cwd())
+    whole = _Part(written, files, _identifier(path, files))
+    below: dict[str, list[DataFile]] = {}
+    for file in files:
+        below.setdefault(file.name.partition("/")[0] if "/" in file.name else "", []).append(file)
+    own = below.pop("", [])
+    if glob.has_magic(written) or not below:
+        return [whole], []
+    folders = {name: inner for name, inner in below.items() if _kinds(without_boundaries(inner))}
+    outer = written.rstrip("/")
+    left_out = [
+        LeftOut(redact(f"{outer}/{name}"), _other_files(inner))
+        for name, inner in below.items()
+        if name not in folders
+    ]
+    if SPLITS in [file.name for file in own]:
+        evaluation = [name for name in folders if name in EVALUATION and len(folders) > 1]
+        why = "a split for evaluation, not for training; name its folder to take it"
+        left_out += [LeftOut(redact(f"{outer}/{name}"), why) for name in evaluation]
+        folders = {name: inner for name, inner in folders.items() if name not in evaluation}
+    elif len(folders) < 2 or _kinds([file for file in own if _kind(file, own) != TEXT]):
+        return [whole], left_out
+    split = SPLITS in [file.name for file in own]
+    return [
+        _Part(f"{outer}/{name}", inner, _identifier(f"{path}_{name}" if split else name, inner))
+        for name, inner in folders.items()
+    ], left_out
 
 
 def _other_files(files: Sequence[DataFile]) -> str:
@@ -137,46 +179,63 @@ def _counted(files: Sequence[DataFile]) -> str:
     return f"{len(files):,} file{'s' * (len(files) != 1)}: {', '.join(suffixes[:8])}"
 
 
-def _kind(file: DataFile) -> str:
-    suffix = os.path.splitext(file.name)[1].lower()
-    has_index = suffix == ".bin" and os.path.exists(path_beside(file.path, INDEX))
-    return MEGATRON if has_index else SUFFIXES.get(suffix, "")
+def _kind(file: DataFile, files: Sequence[DataFile]) -> str:
+    """Returns the kind of a file by its name and, of a .bin file, by what lies beside it."""
+    kind = kind_by_name(file)
+    if kind != FLAT or not file.name.lower().endswith(".bin"):
+        return kind
+    index = path_beside(file.path, INDEX)
+    there = any(other.path == index for other in files) if file.is_remote else os.path.exists(index)
+    return MEGATRON if there else kind
 
 
-def _describe(name: str, kind: str, path: Path, files: Sequence[DataFile]) -> FoundDataset:
-    mine = [file for file in files if _kind(file) == kind]
+def _describe(name: str, kind: str, part: _Part, files: Sequence[DataFile]) -> FoundDataset:
+    mine = [file for file in files if _kind(file, part.files) == kind]
     text = tokens = dtype = ""
     if kind in (FLAT, MEGATRON):
-        try:
-            dtype, why = find_token_files(name, mine, kind)
-        except DataError as error:
-            raise NoTextError(as_left_out(error)) from None
+        dtype, why = find_token_files(name, mine, kind)
+    elif kind == TEXT:
+        why = "every file is one document"
     else:
         text, tokens, why = find_column(mine, kind)
     return FoundDataset(
         name=name,
         kind=kind,
-        paths=_entries(path, files, mine),
+        paths=_entries(part, files, mine),
         num_files=len(mine),
         num_bytes=sum(file.size_bytes for file in mine),
         text=text,
         tokens=tokens,
         dtype=dtype,
         why=why,
+        is_compressed=any(map(is_compressed, mine)),
     )
 
 
-def _entries(path: Path, files: Sequence[DataFile], mine: Sequence[DataFile]) -> tuple[str, ...]:
+def _entries(part: _Part, files: Sequence[DataFile], mine: Sequence[DataFile]) -> tuple[str, ...]:
     """Returns the path itself where all its files are of one kind, else patterns for those that are."""
     if len(mine) == len(files):
-        return (str(path),)
-    suffixes = sorted({os.path.splitext(file.name)[1] for file in mine})
-    return tuple(f"{glob.escape(str(path))}/**/*{suffix}" for suffix in suffixes)
+        return (part.path,)
+    if glob.has_magic(part.path) and not os.path.isdir(part.path):
+        raise DataError.explained(
+            f"{redact(part.path)} matches files of several kinds",
+            got=_counted(files),
+            rule="all files of a dataset are of one kind",
+            cure="give a pattern for each kind, such as 'data/*.jsonl'",
+        )
+    folder = part.path.rstrip("/") if is_url(part.path) else glob.escape(part.path)
+    suffixes = sorted({"".join(Path(file.name).suffixes[-2:]) if is_compressed(file) else
+                       os.path.splitext(file.name)[1] for file in mine})  # fmt: skip
+    return tuple(f"{folder}/**/*{suffix}" for suffix in suffixes)
 
 
-def _identifier(path: Path) -> str:
+def _identifier(path: str, files: Sequence[DataFile]) -> str:
     """Returns the folder's name or the file's stem as letters, digits and underscores."""
-    stem = path.name if path.is_dir() or path.suffix.lower() not in SUFFIXES else path.stem
+    parts = [part for part in path.rstrip("/").split("/") if not glob.has_magic(part)]
+    stem = last_name("/".join(parts)) if is_url(path) else parts[-1]
+    if len(files) == 1 and files[0].name.endswith(stem):
+        while os.path.splitext(stem)[1].lower() in (*SUFFIXES, ".json", ".gz", ".zst", ".zstd", ".bz2"):
+            stem = os.path.splitext(stem)[0]
     name = re.sub(r"[^A-Za-z0-9]+", "_", stem).strip("_") or "data"
     return f"d_{name}" if name[0].isdigit() else name
 
@@ -188,28 +247,23 @@ def _unique(name: str, found: Sequence[FoundDataset]) -> str:
 
 
 def find_column(files: Sequence[DataFile], kind: str) -> tuple[str, str, str]:
-    """Returns (column of texts, else column of token ids, why)."""
-    try:
-        text, why = find_text(files, kind)
-        return text, "", why
-    except NoTextError:
-        file = next((file for file in files if file.size_bytes), files[0])
-        tokens = find_token_column(file, kind, () if kind == "parquet" else _sample_jsonl(file))
-        if not tokens:
-            raise
-        return "", tokens, f"lists of whole numbers in {tokens!r}, and no column of text"
-
-
-def find_text(files: Sequence[DataFile], kind: str) -> tuple[str, str]:
-    """Returns (column, why) of the text: one with a usual name, else the one with the longest strings."""
+    """Returns (column of texts, else column of token ids, why), by the first records of one file."""
     file = next((file for file in files if file.size_bytes), files[0])
-    sample = _sample_parquet(file) if kind == "parquet" else _sample_jsonl(file)
+    found = sample(file, kind)
+    text, why = find_text(found.records, found.columns)
+    if text:
+        return text, "", why
+    usual = next((name for name in TOKEN_NAMES if name in found.token_columns), "")
+    tokens = usual or (found.token_columns[0] if len(found.token_columns) == 1 else "")
+    if not tokens:
+        raise _no_text(file, found.columns, len(found.records))
+    return "", tokens, f"lists of whole numbers in {tokens!r}, and no column of text"
+
+
+def find_text(records: Sequence[Mapping[str, object]], columns: Sequence[str]) -> tuple[str, str]:
+    """Returns (column, why) of the text: one with a usual name, else the one with the longest strings."""
     lengths: dict[str, list[int]] = {}
-    columns: dict[str, None] = {}
-    num_records = 0
-    for record in sample:
-        num_records += 1
-        columns |= dict.fromkeys(record)
+    for record in records:
         for name, value in record.items():
             if isinstance(value, str):
                 lengths.setdefault(name, []).append(len(value))
@@ -218,76 +272,35 @@ def find_text(files: Sequence[DataFile], kind: str) -> tuple[str, str]:
         return usual, f"a column of strings named {usual!r}"
     chat = next((name for name in CHAT_NAMES if name in columns and name not in lengths), None)
     if chat is not None or not lengths:
-        raise _no_text(file, list(columns), num_records)
-    means = {name: sum(sizes) / num_records for name, sizes in lengths.items()}
+        return "", ""
+    means = {name: sum(sizes) / len(records) for name, sizes in lengths.items()}
     longest = max(means, key=lambda name: means[name])
     shown = json.dumps(longest)
-    return (
-        longest,
-        f"{shown} has the longest strings, {means[longest]:.0f} characters in {num_records} records",
-    )
+    why = f"{shown} has the longest strings, {means[longest]:.0f} characters in {len(records)} records"
+    return longest, why
 
 
-def _sample_jsonl(file: DataFile) -> Iterator[dict[str, Any]]:
-    with open(file.path, "rb") as stream:
-        for _ in range(SAMPLE_RECORDS):
-            line = stream.readline(SAMPLE_LINE_BYTES)
-            if not line:
-                return
-            try:
-                record = json.loads(line)
-            except ValueError:  # a fault, or a line that is longer than the sample takes: check says which
-                continue
-            if isinstance(record, dict):
-                yield record
-
-
-def _sample_parquet(file: DataFile) -> Iterator[dict[str, Any]]:
-    try:
-        with pq.ParquetFile(file.path) as source:
-            names = [field.name for field in source.schema_arrow if _is_string(field.type)]
-            batches = source.iter_batches(batch_size=SAMPLE_RECORDS, columns=names)
-            columns = dict.fromkeys(source.schema_arrow.names)
-            for batch in islice(batches, 1):
-                yield from (columns | record for record in batch.to_pylist())
-            if not names:
-                yield columns
-    except (pa.ArrowException, OSError) as error:
-        raise DataError.explained(
-            f"{file.path} cannot be read as Parquet",
-            got=(str(error).splitlines() or ["?"])[0][:200],
-            rule="a Parquet file is complete: its footer lies at its end",
-            cure="write or download the file again, or leave it out",
-        ) from error
-
-
-def _is_string(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return kind in (pa.string(), pa.large_string(), pa.string_view())
-
-
-def _no_text(file: DataFile, columns: Sequence[str], num_records: int) -> NoTextError:
-    return NoTextError.explained(
-        f"{file.path} has no column of text",
+def _no_text(file: DataFile, columns: Sequence[str], num_records: int) -> DataError:
+    return DataError.explained(
+        f"{file.shown} has no column of text",
         got=f"the columns {cut(', '.join(columns), 200) or 'none'} in {num_records} records",
         rule="a document's text is a string in one column; a chat is a list of messages, not a text",
         cure="write the recipe by hand and name the column in `text`, or in `tokens` if it holds token ids",
     )
 
 
-def _no_data(path: Path, files: Sequence[DataFile]) -> DataError:
+def _no_data(path: str, files: Sequence[DataFile]) -> DataError:
     return DataError.explained(
-        f"{path} holds no data that can be read",
+        f"{redact(path)} holds no data that can be read",
         got=_counted(files),
-        rule=f"data is in files that end in {', '.join(SUFFIXES)}",
+        rule=f"data is in files that end in {', '.join(SUFFIXES)}; those of lines and texts also compressed",
         cure="give another path, or convert the files",
     )
 
 
-def find_tokenizer(paths: Sequence[Path], out: Path) -> Path | None:
-    """Returns the first tokenizer.json in or beside the paths, or beside the recipe."""
-    folders = [folder for path in paths for folder in (path, path.absolute().parent)] + [
-        out.absolute().parent
-    ]
+def find_tokenizer(paths: Sequence[str], out: Path) -> Path | None:
+    """Returns the first tokenizer.json in or beside the local paths, or beside the recipe."""
+    local = [Path(path) for path in paths if not is_url(path)]
+    folders = [folder for path in local for folder in (path, path.absolute().parent)]
+    folders.append(out.absolute().parent)
     return next((Path(os.path.abspath(f / FILE_NAME)) for f in folders if (f / FILE_NAME).is_file()), None)

@@ -16,12 +16,13 @@ from typing import Annotated
 import typer
 
 from zephon.cli.common import JsonOption, visible, write, write_json
-from zephon.cli.discover import FoundDataset, LeftOut, find_datasets, find_tokenizer
+from zephon.cli.discover import TEXT, FoundDataset, LeftOut, find_datasets, find_tokenizer
 from zephon.errors import CheckError, DataError
 from zephon.recipe import Recipe
 from zephon.runfolder import write_atomically
 from zephon.tokenizer.file import find_tokenizer_file, read_tokenizer_file
 from zephon.toml import toml_value
+from zephon.urls import is_url
 
 SEQ_LEN = 2048
 GLOBAL_BATCH_SIZE = 32
@@ -30,7 +31,9 @@ PLACEHOLDER = "PATH/OF/YOUR/tokenizer.json"
 
 
 def init(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Folders or files of data.")],
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH", help="Folders, files, patterns or URLs of data.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="The recipe to write.")] = Path("recipe.toml"),
     tokenizer: Annotated[
         Path | None,
@@ -42,7 +45,9 @@ def init(
     """Write a first recipe for a folder of data, with comments that explain every line.
 
     One dataset for each PATH; a folder that holds only folders with data gives one for each of these.
-    What cannot be read, or has no text column, is left out and named.
+    JSONL, CSV and text, also compressed, Parquet, Arrow, what Hugging Face `datasets` saved, and files of
+    token ids are found, on disks and behind URLs. What cannot be read, or has no text column, is left out
+    and named.
     Weights are in proportion to the size of the files.
     """
     if out.exists() and not force:
@@ -56,8 +61,13 @@ def init(
     found = (
         find_tokenizer(paths, out) if tokenizer is None else find_tokenizer_file(str(tokenizer), Path.cwd())
     )
-    write_atomically(out, recipe_text(datasets, left_out, found, out))
-    Recipe.from_toml(out)
+    new = out.with_name(f".{out.name}.new")  # in place only once it can be read
+    write_atomically(new, recipe_text(datasets, left_out, found, out))
+    try:
+        Recipe.from_toml(new)
+        os.replace(new, out)
+    finally:
+        new.unlink(missing_ok=True)
     for other in left_out:
         typer.echo(f"left out: {visible(other.path)}: {visible(other.why)}", err=True)
     _say(datasets, left_out, found, out, as_json=as_json)
@@ -128,17 +138,21 @@ def _tokenizer_lines(tokenizer: Path | None, base: Path) -> list[str]:
 
 def _dataset_lines(dataset: FoundDataset, base: Path) -> list[str]:
     paths = [_relative(path, base) for path in dataset.paths]
+    may_stream = dataset.is_compressed and dataset.kind in ("jsonl", "csv")
     path = toml_value(paths[0]) if len(paths) == 1 else "[" + ", ".join(map(toml_value, paths)) + "]"
     return [
         "[[datasets]]",
         f"name = {toml_value(dataset.name)}",
         f"path = {path}   # {dataset.num_files:,} {dataset.kind} file{'s' * (dataset.num_files != 1)}",
         *_column_lines(dataset),
+        *(["# stream = true          # read in order, without one pass to count them"] if may_stream else []),
         '# on_error = "skip"      # count records that cannot be used and go on, instead of stopping',
     ]
 
 
 def _column_lines(dataset: FoundDataset) -> list[str]:
+    if dataset.kind == TEXT:
+        return [f"# {dataset.why}"]
     if dataset.text:
         return [f"text = {toml_value(dataset.text)}   # {dataset.why}"]
     fields = {"tokens": dataset.tokens, "dtype": dataset.dtype}
@@ -148,7 +162,7 @@ def _column_lines(dataset: FoundDataset) -> list[str]:
 
 
 def _relative(path: str, base: Path) -> str:
-    return Path(os.path.relpath(path, base)).as_posix()
+    return path if is_url(path) else Path(os.path.relpath(path, base)).as_posix()
 
 
 def _say(

@@ -45,6 +45,7 @@ __all__ = [
     "TokenReader",
     "Tokens",
     "is_tokenized",
+    "kind_by_name",
     "open_reader",
 ]
 
@@ -194,6 +195,11 @@ def _kind(dataset: Dataset, files: Sequence[DataFile]) -> str:
         f"with {', '.join(COMPRESSED)} behind it",
         cure="name the files with a pattern such as data/**/*.jsonl, or give `kind`",
     )
+
+
+def kind_by_name(file: DataFile) -> str:
+    """Returns the kind that a file's name stands for; empty where it stands for none."""
+    return _kind_of(_suffix(file))
 
 
 def _suffix(file: DataFile) -> str:

@@ -1,0 +1,128 @@
+"""The first records of a data file, whatever its format and wherever it lies, and the columns they have.
+
+Upstream: the files that `discover.py` lists. Downstream: its choice of the column of texts, or of token ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zephon.errors import DataError
+from zephon.files import open_file
+from zephon.paths import DataFile
+from zephon.readers.arrays import is_token_list
+from zephon.readers.csv_files import counted, delimiter
+from zephon.readers.csv_rows import Rows
+from zephon.readers.expanded import Expanding
+
+SAMPLE_RECORDS = 200
+SAMPLE_BYTES = 4 << 20
+"""Expanded bytes of lines that are looked at, at most."""
+_ARROW_FILE = b"ARROW1"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Some records of a file."""
+
+    records: Sequence[Mapping[str, Any]]
+    columns: Sequence[str]
+    """By first appearance."""
+    token_columns: Sequence[str]
+    """Columns of lists of whole numbers."""
+
+
+def sample(file: DataFile, kind: str) -> Sample:
+    """Returns the first records of a file; raises `DataError` for one that cannot be read."""
+    if kind in ("parquet", "arrow"):
+        return _arrow_sample(file, kind)
+    records = list(islice(_csv_records(file) if kind == "csv" else _json_records(file), SAMPLE_RECORDS))
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    tokens = [name for name in columns if all(_is_ids(record[name]) for record in records if name in record)]
+    return Sample(records, columns, tokens)
+
+
+def _is_ids(value: object) -> bool:
+    return isinstance(value, list) and all(type(item) is int for item in value)
+
+
+def _json_records(file: DataFile) -> Iterator[dict[str, Any]]:
+    data, left = b"", SAMPLE_BYTES
+    with closing(_blocks(file)) as blocks:
+        for block in blocks:
+            *lines, data = (data + block).split(b"\n")
+            yield from _parsed(lines)
+            left -= len(block)
+            if left <= 0:  # the last line may go on
+                return
+    yield from _parsed([data])
+
+
+def _parsed(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            record = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
+        except (ValueError, RecursionError):  # a fault: check says which
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def _csv_records(file: DataFile) -> Iterator[dict[str, Any]]:
+    with closing(_blocks(file)) as blocks:
+        rows = iter(Rows(counted(blocks, None), delimiter(file), is_start=True))
+        header = next(rows, None)
+        if isinstance(header, list):
+            for row in rows:
+                if isinstance(row, list) and len(row) == len(header):
+                    yield dict(zip(header, row, strict=True))
+
+
+def _blocks(file: DataFile) -> Any:
+    return counted(Expanding("init", file, skip=False), None)
+
+
+def _arrow_sample(file: DataFile, kind: str) -> Sample:
+    try:
+        with open_file("init", file) as source:
+            schema, batches = _parquet(source) if kind == "parquet" else _arrow(source)
+            names = [f.name for f in schema if _is_string(f.type)]
+            found = next(iter(batches(names)), None)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError.explained(
+            f"{file.shown} cannot be read as {kind.capitalize()}",
+            got=(str(error).splitlines() or ["?"])[0][:200],
+            rule="a file of this format is complete",
+            cure="write or download the file again, or leave it out",
+        ) from error
+    records = [] if found is None else found.slice(0, SAMPLE_RECORDS).select(names).to_pylist()
+    tokens = [f.name for f in schema if is_token_list(f.type)]
+    return Sample(records, schema.names, tokens)
+
+
+def _parquet(source: Any) -> tuple[Any, Any]:
+    opened = pq.ParquetFile(source)
+    return opened.schema_arrow, lambda names: opened.iter_batches(SAMPLE_RECORDS, columns=names)
+
+
+def _arrow(source: Any) -> tuple[Any, Any]:
+    is_file = source.peek(len(_ARROW_FILE))[: len(_ARROW_FILE)] == _ARROW_FILE
+    if is_file:
+        opened = pa.ipc.open_file(source)
+        return opened.schema, lambda _: (opened.get_batch(i) for i in range(opened.num_record_batches))
+    stream = pa.ipc.open_stream(source)
+    return stream.schema, lambda _: stream
+
+
+def _is_string(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return kind in (pa.string(), pa.large_string(), pa.string_view())
