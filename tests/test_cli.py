@@ -489,7 +489,7 @@ def test_init_finds_datasets_kinds_and_text(zephon: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.txt", "plain", "holds no data that can be read"),
+        ("a.pdf", "plain", "holds no data that can be read"),
         ("a.jsonl", '{"count": 1}\n', "has no column of text"),
         ("a.parquet", "no parquet", "cannot be read as Parquet"),
     ],
@@ -508,14 +508,14 @@ CHAT = [{"id": f"chat-{i}", "messages": [{"role": "user", "content": "hello"}]} 
 
 
 def write_mixed(folder: Path) -> None:
-    """Writes a folder with data, chats as JSONL and Parquet, compressed files, plain text and nothing."""
+    """Writes a folder with data, chats as JSONL and Parquet, a damaged file, another one and nothing."""
     write_jsonl(folder / "web" / "a.jsonl", words("a", 9))
     for name in ("chat", "packed", "plain", "void"):
         (folder / name).mkdir()
     (folder / "chat" / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in CHAT))
     pq.write_table(pa.Table.from_pylist(CHAT), folder / "chat" / "b.parquet")
     (folder / "packed" / "a.jsonl.gz").write_bytes(b"\x1f\x8b")
-    (folder / "plain" / "a.txt").write_text("plain")
+    (folder / "plain" / "a.pdf").write_text("plain")
 
 
 def test_init_names_what_it_leaves_out(zephon: Any, tmp_path: Path) -> None:
@@ -524,12 +524,11 @@ def test_init_names_what_it_leaves_out(zephon: Any, tmp_path: Path) -> None:
     found = zephon("init", str(tmp_path / "all"), "--out", str(out), "--json")
     assert [d["name"] for d in found.json()["datasets"]] == ["web"]
     left_out = [Path(other["path"]).name for other in found.json()["left_out"]]
-    assert left_out == ["packed", "plain", "chat", "chat"]
+    assert left_out == ["plain", "chat", "chat", "packed"]
     lines = found.err.splitlines()
-    assert lines[0].startswith(
-        f"left out: {tmp_path / 'all' / 'packed'}: 1 file: .jsonl.gz; data is in files"
-    )
-    assert all("has no column of text: the columns id, messages in 3 records" in line for line in lines[2:])
+    assert lines[0].startswith(f"left out: {tmp_path / 'all' / 'plain'}: 1 file: .pdf; data is in files")
+    assert all("has no column of text: the columns id, messages in 3 records" in line for line in lines[1:3])
+    assert "a.jsonl.gz is damaged: " in lines[3]
     comments = [line for line in out.read_text().splitlines() if line.startswith("# Left out: ")]
     assert comments == [f'# Left out: "all/{name}"' for name in left_out]
 
@@ -537,10 +536,10 @@ def test_init_names_what_it_leaves_out(zephon: Any, tmp_path: Path) -> None:
 def test_init_names_other_folders_beside_the_only_one_with_data(zephon: Any, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "all" / "web" / "a.jsonl", words("a", 9))
     (tmp_path / "all" / "plain").mkdir()
-    (tmp_path / "all" / "plain" / "a.txt").write_text("plain")
+    (tmp_path / "all" / "plain" / "a.pdf").write_text("plain")
     found = zephon("init", str(tmp_path / "all"), "--out", str(tmp_path / "recipe.toml"))
     assert found.code == 0
-    assert found.err.startswith(f"left out: {tmp_path / 'all' / 'plain'}: 1 file: .txt; ")
+    assert found.err.startswith(f"left out: {tmp_path / 'all' / 'plain'}: 1 file: .pdf; ")
 
 
 def test_init_refuses_chats_alone_and_says_why(zephon: Any, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from zephon import remote, web
 from zephon.errors import DataError
 from zephon.paths import DataFile
 from zephon.retries import OtherContentError
+from zephon.urls import HTTP, scheme
 
 BLOCK_BYTES = 8 << 20
 
@@ -58,6 +59,12 @@ def check_file(dataset: str, file: DataFile) -> None:
         raise changed(dataset, file.shown, "other content than when it was opened, by its ETag or date")
 
 
+def check_read(dataset: str, file: DataFile) -> None:
+    """Does what `check_file` does, after reads of `file`; nothing where each answer was compared."""
+    if scheme(file.path) not in HTTP:
+        check_file(dataset, file)
+
+
 def stamped(dataset: str, file: DataFile) -> DataFile:
     """Returns `file` with the stamps that it has at this moment, for files that a catalogue names without.
 
@@ -79,8 +86,8 @@ def read_range(dataset: str, file: DataFile, start: int, size: int) -> bytes:
     """Returns the bytes in [start, start + size) of `file`, or those that there are of them.
 
     Raises `DataError` if the file is gone or has another size than was listed. A local file is checked
-    before and after; for a remote one call `check_file` once its chunk is read, unless it is HTTP, where each
-    answer is compared with the `etag`. Faults of the network are retried within limits.
+    before and after; for a remote one call `check_read` once its chunk is read: over HTTP each answer is
+    compared with the `etag`, elsewhere that asks. Faults of the network are retried within limits.
     """
     if start < 0 or size < 0:
         raise ValueError(f"`start` and `size` must be >= 0, got {start} and {size}")

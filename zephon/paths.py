@@ -6,6 +6,7 @@ Upstream: `Dataset.paths` and the recipe's folder. Downstream: `listing.py` for 
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import re
@@ -188,7 +189,7 @@ def _data_file(path: str, root: str, entry: int) -> DataFile:
         raise _not_a_file(path, error.strerror or str(error)) from error
     if not stat.S_ISREG(status.st_mode):
         raise _not_a_file(path, "not a regular file")
-    name = os.path.relpath(path, root).replace(os.sep, "/")
+    name = path.removeprefix(root.rstrip(os.sep) + os.sep).replace(os.sep, "/")
     return DataFile(
         path=path,
         name=name,
@@ -216,8 +217,14 @@ def _not_a_file(path: str, got: str) -> DataError:
 
 def _refuse_twice(files: Sequence[DataFile], entries: Sequence[str]) -> None:
     seen: dict[str, DataFile] = {}
+    real = functools.cache(os.path.realpath)
     for file in files:
-        other = seen.setdefault(file.path if file.is_remote else os.path.realpath(file.path), file)
+        path = file.path
+        if not file.is_remote and os.path.islink(path):
+            path = os.path.realpath(path)
+        elif not file.is_remote:
+            path = os.path.join(real(os.path.dirname(path)), os.path.basename(path))
+        other = seen.setdefault(path, file)
         if other is not file:
             raise DataError.explained(
                 f"{file.shown} is reached twice",

@@ -218,12 +218,14 @@ class Recipe:
     def evaluation(self, dataset: str | None = None) -> Recipe:
         """Returns the recipe of an evaluation: every document once, in file order, padded at the end.
 
+        A stream's documents are counted for it.
+
         Of all datasets, or of the one named. Tokenizer, packing, lanes and global batch are this recipe's.
         """
         if dataset is not None and dataset not in self.names:
             raise ValueError(f"no dataset is named {dataset!r}; the datasets are {', '.join(self.names)}")
         chosen = [d for d in self.datasets if dataset in (None, d.name)]
-        datasets = tuple(replace(d, order=IDENTITY, max_epochs=1) for d in chosen)
+        datasets = tuple(replace(d, order=IDENTITY, max_epochs=1, stream=False) for d in chosen)
         return replace(
             self,
             datasets=datasets,

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon import retries
 from zephon.cachefiles import TEMPORARY_SUFFIX, replace_file
 from zephon.errors import DataError, Fault
 from zephon.files import changed
@@ -33,6 +34,9 @@ from zephon.readers.base import TOKEN, Chunks, Column, Origin, Reader, Texts, To
 from zephon.readers.table import ChunkTable, file_key, with_stamps
 from zephon.views import MAPPED_BYTES, Descriptor, View, Views
 
+TOGETHER = 8
+TOGETHER_BYTES = 256 << 20
+"""Remote chunks that one block needs are read so many at a time, of so many expanded bytes together."""
 MAPPED_HEAD_BYTES = 64 << 10
 """Offsets that take more than this are mapped too, so that many long chunks do not fill the heap."""
 _MAGIC = b"zphspool"
@@ -102,13 +106,29 @@ class Spool:
         """Returns the documents at (chunk[i], record[i]); the first of a chunk pays for reading all of it."""
         if self._in_place is not None:
             self._in_place.check(chunk)
+        self._open_together(chunk)
         return self._views.texts(chunk, record, max_bytes)
 
     def tokens(self, chunk: NDArray[np.int64], record: NDArray[np.int64], max_bytes: int) -> Tokens:
         """Returns the token ids at (chunk[i], record[i]), as `texts` does."""
         if self._in_place is not None:
             self._in_place.check(chunk)
+        self._open_together(chunk)
         return self._views.tokens(chunk, record, max_bytes, TOKEN)
+
+    def _open_together(self, chunks: NDArray[np.int64]) -> None:
+        """Opens the remote chunks that are not open, several at a time: it is to wait for a server."""
+        table = self._table
+        if table is None or not (missing := self._views.missing(chunks)):
+            return
+        files = {chunk: table.file_of(chunk) for chunk in missing}
+        wanted = [chunk for chunk in missing if table.files[files[chunk]].is_remote]
+        if self._by_file:
+            wanted = list({files[chunk]: chunk for chunk in wanted}.values())
+        if len(wanted) > 1:
+            largest = int(self._chunks.num_bytes[wanted].max())
+            num_threads = max(1, min(TOGETHER, TOGETHER_BYTES // max(1, largest)))
+            retries.in_parallel(self._views.view, wanted, num_threads)
 
     def where(self, chunk: int, record: int) -> tuple[str, int]:
         """Returns the file's name and the record's number in it."""

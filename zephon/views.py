@@ -189,6 +189,11 @@ class Views:
             self._views[chunk] = view
         return view
 
+    def missing(self, chunks: Int64) -> list[int]:
+        """Returns those of `chunks` that are not open, each once, in the order given."""
+        views = self._views
+        return [chunk for chunk in dict.fromkeys(chunks.tolist()) if chunk not in views]
+
     def open_chunks(self) -> list[int]:
         """Returns the chunks that are open."""
         with self._lock:

@@ -19,7 +19,7 @@ from zephon.cli.discover_tokens import find_token_files
 from zephon.errors import DataError
 from zephon.paths import DataFile, absolute, list_files
 from zephon.readers import SUFFIXES, kind_by_name
-from zephon.readers.beside import FLAT, INDEX, MEGATRON, path_beside, without_boundaries
+from zephon.readers.beside import FLAT, INDEX, MEGATRON, OFFSETS, path_beside, without_boundaries
 from zephon.readers.expanded import is_compressed
 from zephon.readers.saved import SPLITS, without_metadata
 from zephon.tokenizer.file import FILE_NAME
@@ -161,13 +161,20 @@ def _parts(given: str) -> tuple[list[_Part], list[LeftOut]]:
         why = "a split for evaluation, not for training; name its folder to take it"
         left_out += [LeftOut(redact(f"{outer}/{name}"), why) for name in evaluation]
         folders = {name: inner for name, inner in folders.items() if name not in evaluation}
-    elif len(folders) < 2 or _kinds([file for file in own if _kind(file, own) != TEXT]):
+    elif len(folders) < 2 or any(_is_data(file, own) for file in own):
         return [whole], left_out
     split = SPLITS in [file.name for file in own]
     return [
         _Part(f"{outer}/{name}", inner, _identifier(f"{path}_{name}" if split else name, inner))
         for name, inner in folders.items()
     ], left_out
+
+
+def _is_data(file: DataFile, files: Sequence[DataFile]) -> bool:
+    """Returns whether a file beside folders is data: no text, and no binary file without boundaries."""
+    kind = _kind(file, files)
+    beside = {path_beside(file.name, ending) for ending in (OFFSETS, INDEX)}
+    return bool(kind) and kind != TEXT and (kind != FLAT or any(other.name in beside for other in files))
 
 
 def _other_files(files: Sequence[DataFile]) -> str:

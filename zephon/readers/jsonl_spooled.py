@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon.errors import Fault
-from zephon.files import check_file, read_range
+from zephon.files import check_read, read_range
 from zephon.paths import DataFile
 from zephon.readers.base import Chunks, Column, Origin
 from zephon.readers.expanded import Expanding, cut, is_compressed
@@ -65,7 +65,7 @@ class RemoteJsonl:
         file = self.table.current(number, lambda file: sample(self.name, file))
         start, size = int(self.table.places[chunk]), int(self.table.num_bytes[chunk])
         data = read_range(self.name, file, start, size)
-        check_file(self.name, file)
+        check_read(self.name, file)
         return data
 
     def _column(self, raws: Iterable[bytes]) -> Column:

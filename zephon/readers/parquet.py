@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zephon.errors import DataError, Fault
-from zephon.files import check_file, read_range
+from zephon.files import check_file, check_read, read_range
 from zephon.paths import DataFile
 from zephon.readers.arrays import check_column, column_from_arrow, tokens_from_arrow, values_at
 from zephon.readers.base import Chunks, Column, Origin
@@ -177,7 +177,7 @@ class ParquetReader:
             window.fill(*_range(row_group.column(leaf)))
         with pq.ParquetFile(pa.PythonFile(window, "r"), metadata=metadata) as source:
             table = source.read_row_group(group, columns=columns, use_threads=False)
-        check_file(self.name, file)
+        check_read(self.name, file)
         return table
 
     def footer(self, number: int) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon import retries
 from zephon.cachefiles import replace_file
 from zephon.files import changed, stamped
 from zephon.paths import DataFile
@@ -174,10 +175,16 @@ def table_of(origin: Origin, kind: str, scans: Sequence[Scan]) -> ChunkTable:
 
 def each(items: Iterable[S], look: Callable[[S], T]) -> Iterator[T]:
     """Yields `look(item)` of each item in order, made by a few threads; an error ends the others soon."""
-    pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="zephon-scan")
+    pool, stop = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="zephon-scan"), threading.Event()
+
+    def stoppable(item: S) -> T:
+        with retries.stop_on(stop):
+            return look(item)
+
     try:
-        yield from pool.map(look, items)
+        yield from pool.map(stoppable, items)
     finally:
+        stop.set()
         pool.shutdown(wait=False, cancel_futures=True)
 
 
