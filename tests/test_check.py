@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,9 +17,11 @@ from tests.helpers import BOS, EOS, faulty, make_recipe, words, write_tokenizer
 from tests.token_data import write_bin, write_jsonl, write_npy
 from zephon import CheckError, Constant, Dataset, Packing, Recipe, Stages
 from zephon.check import check_recipe
+from zephon.check import data as check_data
 from zephon.check.plan import check_shape
 from zephon.check.probe import Probe
 from zephon.check.report import ERROR, WARNING, CheckReport, Finding, format_bytes
+from zephon.indexing import index_recipe
 from zephon.readers import open_reader
 
 pytestmark = pytest.mark.usefixtures("probed_once")
@@ -351,3 +355,178 @@ def test_a_dataset_of_token_ids_without_any_is_an_error(letters: str, tmp_path: 
     dataset = Dataset.from_path("ids", str(tmp_path / "ids"), **fields)
     report = run(make_recipe(datasets=(dataset,), tokenizer=letters, lanes=1), tmp_path)
     assert "none of the 3 documents sampled has tokens" in named(report, ERROR)["dataset ids"]
+
+
+# Files, conditions, orders and streams ----------------------------------------------------------------------
+
+
+def write_scores(folder: Path) -> str:
+    """Writes 60 documents with a score of 0 to 4, or none or NaN in every sixth, and returns the path."""
+    rows = [{"text": "abcde", "score": None if i % 12 == 5 else float(i % 6) if i % 6 < 5 else float("nan"),
+             "lang": "en" if i % 2 else "de"} for i in range(60)]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), folder / "scores.parquet", row_group_size=7)
+    return str(folder / "scores.parquet")
+
+
+def write_streams(folder: Path, count: int) -> str:
+    for number in range(count):
+        (folder / f"{number}.jsonl.gz").write_bytes(gzip.compress(b'{"text": "abcde"}\n' * 30 * number))
+    return str(folder / "*.jsonl.gz")
+
+
+def checked(datasets: Sequence[Dataset], letters: str, tmp_path: Path, **fields: Any) -> CheckReport:
+    values: dict[str, Any] = {"lanes": 2, "global_batch_size": 4, "total_steps": 1, "base": tmp_path}
+    return run(make_recipe(datasets=tuple(datasets), tokenizer=letters, **values | fields), tmp_path)
+
+
+def test_what_conditions_leave_is_said(letters: str, tmp_path: Path) -> None:
+    path = write_scores(tmp_path)
+    some = Dataset.from_path("some", path, where='score >= 2 and lang == "en"')
+    first = Dataset.from_path("first", path, limit=12)
+    both = Dataset.from_path("both", path, where="score >= 2", limit=12)
+    report = checked([some, first, both], letters, tmp_path)
+    said = named(report, "ok")
+    assert "10 of 60 documents are left by `where`" in said["dataset some"]
+    assert "12 of 60 documents are left by `limit`" in said["dataset first"]
+    assert "12 of 60 documents are left by `where` and `limit`" in said["dataset both"]
+    assert [facts.num_documents for facts in report.datasets] == [10, 12, 12]
+    assert "partition" not in named(report, WARNING)
+
+
+@pytest.mark.parametrize(("where", "total"), [("", 60), ("lang == 'en'", 30)])
+@pytest.mark.parametrize("nulls", [False, True])
+def test_records_in_no_part_of_a_partition_are_counted(
+    letters: str, tmp_path: Path, where: str, total: int, nulls: bool
+) -> None:
+    parts = Dataset.from_path("web", write_scores(tmp_path), where=where).partition(
+        by="score", edges=[2], nulls=nulls
+    )
+    said = named(checked(parts, letters, tmp_path), WARNING).get("partition", "")
+    names = "web_lt2, web_ge2"
+    assert said == ("" if nulls else f"10 of {total} records are in none of {names}, which cut by 'score'")
+
+
+@pytest.mark.parametrize("order", ["sorted:score", "sorted:-score"])
+def test_documents_without_a_value_to_sort_by_are_counted(letters: str, tmp_path: Path, order: str) -> None:
+    path = write_scores(tmp_path)
+    mixed = Dataset.from_path("mixed", path, order=order)
+    whole = Dataset.from_path("whole", path, order=order, where="score >= 0")
+    report = checked([mixed, whole], letters, tmp_path)
+    warned = named(report, WARNING)
+    assert warned["dataset mixed"] == (
+        "60 documents in order of 'score'; 10 of them have no value and come last"
+    )
+    assert "50 documents in order of 'score'; each has a value" in named(report, "ok")["dataset whole"]
+    assert "dataset whole" not in warned
+
+
+def test_streams_are_sampled_and_not_counted(letters: str, tmp_path: Path) -> None:
+    stream = Dataset.from_path("logs", write_streams(tmp_path, 4), stream=True)
+    report = checked([stream], letters, tmp_path)
+    said = named(report, "ok")["dataset logs"]
+    assert "a stream of 4 files, of which nothing is counted; each of 2 lanes takes whole files" in said
+    assert "180 documents read, of the first records of 4 of 4 files, no fault" in said
+    [facts] = report.datasets
+    assert (facts.num_documents, facts.num_tokens, facts.tokens_per_document) == (None, None, 6.0)
+    assert report.ok
+    assert "documents not counted" in str(report)
+    json.dumps(report.to_json())
+
+
+def test_fewer_files_than_lanes_of_a_stream_fail_with_the_cure(letters: str, tmp_path: Path) -> None:
+    stream = Dataset.from_path("logs", write_streams(tmp_path, 3), stream=True)
+    report = checked([stream], letters, tmp_path, lanes=4)
+    [error] = report.by_severity(ERROR)
+    assert error.subject == "dataset logs"
+    assert "fewer files than lanes" in error.message
+    assert error.cure.startswith("set lanes to 3 or fewer")
+
+
+def test_a_catalogue_is_opened_once_and_named(
+    letters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_scores(tmp_path)
+    old = Dataset.from_path("old", path, where="score >= 2", order="sorted:score")
+    new = Dataset.from_path("new", path)
+    recipe = make_recipe(datasets=(old,), tokenizer=letters, lanes=2, base=tmp_path)
+    catalogue_hash, _, _ = index_recipe(recipe, str(tmp_path / "made"), cache=tmp_path / "other")
+    monkeypatch.setattr(check_data, "MANY_FILES", 2)
+    texts = Dataset.from_documents("notes", ["abcde"] * 40)
+    report = checked([old, new, texts], letters, tmp_path, catalogue="made")
+    assert report.ok
+    said = named(report, "ok")
+    assert said["catalogue"] == (
+        f"{catalogue_hash[:12]} of 'made' lists 1 of 2 datasets with files; these were not listed anew; "
+        "not in it, so looked at: new"
+    )
+    assert "30 of 60 documents are left by `where`" in said["dataset old"]
+    assert "files" not in named(report, WARNING)  # one file is unlisted
+
+
+def test_without_its_catalogue_files_are_not_looked_at(letters: str, tmp_path: Path) -> None:
+    web = Dataset.from_path("web", write_scores(tmp_path))
+    texts = Dataset.from_documents("notes", ["abcde"] * 40)
+    report = checked([web, texts], letters, tmp_path, catalogue="nowhere")
+    [error] = report.by_severity(ERROR)
+    assert error.subject == "catalogue"
+    assert error.message.endswith("the datasets with files were not looked at")
+    assert error.cure.startswith("run `zephon index` again")
+    assert [facts.name for facts in report.datasets] == ["notes"]
+
+
+def test_many_files_without_a_catalogue_are_warned_of(
+    letters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_data, "MANY_FILES", 4)
+    stream = Dataset.from_path("logs", write_streams(tmp_path, 3), stream=True)
+    scores = Dataset.from_path("scores", write_scores(tmp_path))
+    report = checked([stream, scores], letters, tmp_path)
+    [warning] = [f for f in report.by_severity(WARNING) if f.subject == "files"]
+    assert warning.message.startswith("4 files are in no catalogue: opening them took 0 s here")
+    assert warning.cure.startswith("run `zephon index RECIPE --out FOLDER` once")
+
+
+def test_remote_files_are_said_and_counted_against_the_disk(letters: str, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for number in range(2):
+        memory.pipe(f"/check/{number}.jsonl", b'{"text": "abcde"}\n' * 40)
+        memory.pipe(f"/check/{number}.txt", b"abcde")
+    web = Dataset.from_path("web", "memory://check/*.jsonl")
+    texts = Dataset.from_path("texts", "memory://check/*.txt")
+    away = Dataset.from_path("away", "gs://bucket/a.jsonl")
+    report = checked([web, texts, away], letters, tmp_path)
+    memory.rm("/check", recursive=True)
+    said = named(report, "ok")
+    assert "2 of 2 files are remote (memory://): what is read is kept in the cache" in said["dataset web"]
+    assert "every document is fetched whenever it is read" in said["dataset texts"]
+    assert said["cache"].startswith("compressed or remote chunks expand to about 2.0 KiB")
+    [error] = report.by_severity(ERROR)
+    assert (error.subject, error.cure) == ("dataset away", "pip install gcsfs")
+
+
+def test_only_the_chunks_of_a_part_are_counted_against_the_disk(letters: str, tmp_path: Path) -> None:
+    path = write_scores(tmp_path)
+
+    def expands(dataset: Dataset) -> tuple[int, int]:
+        recipe = make_recipe(datasets=(dataset,), tokenizer=letters, lanes=2)
+        data = check_data.DataCheck(recipe, tmp_path / "cache", None)
+        data.run()
+        return check_data.expanded_bytes([data.opened[0].reader])
+
+    whole = expands(Dataset.from_path("web", path))[0]
+    sizes = [
+        expands(Dataset.from_path("web", path, limit=limit, where=where))[0]
+        for limit, where in ((14, ""), (15, ""), (None, "score == 4"))
+    ]
+    assert sizes[0] < sizes[1] < whole
+    assert sizes[2] == whole  # every chunk has one of these
+
+
+def test_what_a_condition_keeps_in_memory_is_estimated(letters: str, tmp_path: Path) -> None:
+    path = write_scores(tmp_path)
+    sizes = [
+        checked([Dataset.from_path("web", path, where=where)], letters, tmp_path).memory[0].orders_bytes
+        for where in ("", "score >= 2")
+    ]
+    assert sizes == [4 * 60, (4 + 16) * 30]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 from tests.helpers import digests, make_recipe, open_small
 from zephon.dataset import Dataset
 from zephon.errors import DataError
+from zephon.indexing import index_recipe
 from zephon.opened import make_order, open_dataset
+from zephon.order import Order
 from zephon.readers import RandomReader
 
 RECORDS = [
@@ -157,3 +160,22 @@ def test_a_selection_is_read_alike_on_any_number_of_ranks(tmp_path: Path) -> Non
     assert digests(small, 6, 2) == one
     assert digests(small, 6, 4) == one
     small.close()
+
+
+@pytest.mark.parametrize("catalogue", ["", "made"])
+def test_held_out_parts_of_one_size_are_each_sorted(tmp_path: Path, catalogue: str) -> None:
+    write(tmp_path, "parquet", [{"text": f"d{i}", "score": i * 7 % 60} for i in range(60)])
+    whole = Dataset.from_path("web", str(tmp_path / "*.parquet"), order="sorted:score")
+    for seed in range(2):
+        part = whole.holdout(documents=10, seed=seed)[1]
+        recipe = make_recipe(datasets=(part,), base=tmp_path, global_batch_size=1)
+        if catalogue:
+            index_recipe(recipe, str(tmp_path / catalogue), cache=tmp_path / "cache")
+        small = open_small(replace(recipe, catalogue=catalogue), tmp_path / "cache")
+        order = small.orders[0]
+        assert isinstance(order, Order)
+        found = order.locate(0, 0, 10)
+        texts = small.readers[0].texts(found.chunk, found.record, 1 << 20).texts
+        scores = [int(text[1:]) * 7 % 60 for text in texts]
+        assert scores == sorted(scores)
+        small.close()

@@ -218,7 +218,8 @@ def make_order(
             files=[file.name for file in reader.files],
             num_bytes=chunks.num_bytes,
         )
-    ranked = None if opened.listed is None else opened.listed.ranked
+    is_part = opened.held_out is not None and opened.held_out.held_out.part == VALID
+    ranked = None if opened.listed is None or is_part else opened.listed.ranked
     return Order(
         seed=recipe.seed,
         name=dataset.name,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon.cachefiles import replace_file
-from zephon.dataset import Dataset
+from zephon.dataset import VALID, Dataset
 from zephon.errors import DataError
 from zephon.readers import ChunkTable, RandomReader, Report
 from zephon.readers.subset import PrefixReader, SubsetReader
@@ -69,6 +69,8 @@ def rank(dataset: Dataset, reader: RandomReader, cache: Path, report: Report | N
     path = parse_column(by.removeprefix("-"), dataset.name, "order")
     counts = reader.chunks().num_documents
     known = [_VERSION, reader.identity(), dataset.where, dataset.limit, by, _stamps(dataset, reader)]
+    if dataset.held_out is not None and dataset.held_out.part == VALID and isinstance(reader, SubsetReader):
+        known.append([[chunk, records.tolist()] for chunk, records in map(reader.inside, range(len(counts)))])
     file = _path(cache, known, ".ranked.npy")
     ranked = _map(file, int(counts.sum()))
     if ranked is None:

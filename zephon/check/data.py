@@ -195,9 +195,7 @@ class DataCheck:
             left = total - sum(_selected(self.opened[index].reader) for index in group)
             if left > 0:
                 names = ", ".join(dataset.name for dataset in parts)
-                message = (
-                    f"{left:,} of {total:,} records are in none of {names}, which cut them by {column!r}"
-                )
+                message = f"{left:,} of {total:,} records are in none of {names}, which cut by {column!r}"
                 cure = "partition with nulls=True; or nothing, if those without a value shall be left out"
                 yield Finding(severity=WARNING, subject="partition", message=message, cure=cure)
 

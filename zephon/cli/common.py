@@ -190,9 +190,10 @@ class LateProgress:
             if what in self._tasks:
                 self._progress.remove_task(self._tasks.pop(what))
             return
-        if what not in self._tasks:
+        is_new = what not in self._tasks
+        if is_new:
             self._tasks[what] = self._progress.add_task(visible(what), total=total)
-        self._progress.update(self._tasks[what], completed=done, total=total)
+        self._progress.update(self._tasks[what], completed=done, total=total, refresh=is_new)
 
     def __enter__(self) -> LateProgress:
         return self

@@ -90,38 +90,32 @@ def find_datasets(paths: Sequence[str]) -> tuple[list[FoundDataset], list[LeftOu
         parts, others = _parts(given)
         left_out += others
         for part in parts:
-            try:
-                new, others = _datasets_of(part, found)
-            except DataError as error:
-                fault = fault or error
-                left_out.append(LeftOut(redact(part.path), _first_lines(error)))
-                continue
-            found += new
-            left_out += others
+            error = _add_datasets(part, found, left_out)
+            fault = fault or error
     if fault is not None and not found:
         raise fault
     return found, left_out
 
 
-def _datasets_of(part: _Part, found: Sequence[FoundDataset]) -> tuple[list[FoundDataset], list[LeftOut]]:
-    """Returns a dataset of each kind, and what is left out; raises the error where there is none."""
-    data = without_boundaries(without_metadata(part.name, part.files))
-    kinds = _kinds(data)
-    if not kinds:
-        raise _no_data(part.path, data)
-    new: list[FoundDataset] = []
-    left_out: list[LeftOut] = []
+def _add_datasets(part: _Part, found: list[FoundDataset], left_out: list[LeftOut]) -> DataError | None:
+    """Adds a dataset of each kind, and what is left out; returns why the first of that is."""
     fault: DataError | None = None
+    try:
+        data = without_boundaries(without_metadata(part.name, part.files))
+        kinds = _kinds(data)
+        if not kinds:
+            raise _no_data(part.path, data)
+    except DataError as error:
+        left_out.append(LeftOut(redact(part.path), _first_lines(error)))
+        return error
     for kind in kinds:
         name = part.name if len(kinds) == 1 else f"{part.name}_{kind}"
         try:
-            new.append(_describe(_unique(name, [*found, *new]), kind, part, data))
+            found.append(_describe(_unique(name, found), kind, part, data))
         except DataError as error:
             fault = fault or error
             left_out.append(LeftOut(redact(part.path), _first_lines(error)))
-    if fault is not None and not new:
-        raise fault
-    return new, left_out
+    return fault
 
 
 def _kinds(files: Sequence[DataFile]) -> list[str]:

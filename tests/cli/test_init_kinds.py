@@ -1,0 +1,174 @@
+"""`zephon init` on every kind of data: what it finds passes `zephon check`, or it says why not."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from tests.helpers import words, write_tokenizer
+from tests.servers import http_server
+from tests.token_data import ids_of, write_bin, write_megatron
+from zephon.cli import build_app
+
+pytestmark = pytest.mark.usefixtures("probed_once")
+
+TEXTS = words("web", 50)
+LINES = "".join(json.dumps({"id": i, "content": text}) + "\n" for i, text in enumerate(TEXTS)).encode()
+ROWS = [{"id": i, "content": text} for i, text in enumerate(TEXTS)]
+CSV = "id,content\n" + "".join(f'{i},"{text}, yes"\n' for i, text in enumerate(TEXTS))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_tokenizer(tmp_path / "letters")
+    (tmp_path / "web").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZEPHON_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def zephon(*args: str) -> Any:
+    result = CliRunner().invoke(build_app(), list(args))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def init(*args: str) -> Any:
+    """Returns what `zephon init` found, whose recipe must pass the check."""
+    done = zephon("init", *args, "--tokenizer", "letters", "--out", "recipe.toml", "--force", "--json")
+    assert done.exit_code == 0, done.output
+    checked = zephon("check", "recipe.toml", "--set", "packing.seq_len=16", "--json")
+    errors = [f for f in json.loads(checked.stdout)["findings"] if f["severity"] == "error"]
+    assert (checked.exit_code, errors) == (0, [])
+    return json.loads(done.stdout)
+
+
+def save_hub(folder: Path) -> None:
+    """Writes what `Dataset.save_to_disk` writes."""
+    folder.mkdir(parents=True)
+    with pa.ipc.new_stream(
+        str(folder / "data-00000-of-00001.arrow"), pa.Table.from_pylist(ROWS).schema
+    ) as out:
+        out.write_table(pa.Table.from_pylist(ROWS))
+    (folder / "state.json").write_text("{}")
+    (folder / "dataset_info.json").write_text("{}")
+
+
+def write_feather(path: Path) -> None:
+    feather.write_feather(pa.Table.from_pylist(ROWS), path)
+
+
+WRITERS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
+    "gzip": ("jsonl", "content", lambda f: (f / "a.jsonl.gz").write_bytes(gzip.compress(LINES))),
+    "json.bz2": ("jsonl", "content", lambda f: (f / "a.json.bz2").write_bytes(bz2.compress(LINES))),
+    "zstd": ("jsonl", "content", lambda f: (f / "a.jsonl.zst").write_bytes(pa.Codec("zstd").compress(LINES))),
+    "csv": ("csv", "content", lambda f: (f / "a.csv").write_text(CSV)),
+    "csv.gz": ("csv", "content", lambda f: (f / "a.csv.gz").write_bytes(gzip.compress(CSV.encode()))),
+    "tsv": ("csv", "content", lambda f: (f / "a.tsv").write_text("id\tcontent\n" + "1\ta long text\n" * 40)),
+    "feather": ("arrow", "content", lambda f: write_feather(f / "a.feather")),
+    "parquet": ("parquet", "content", lambda f: pq.write_table(pa.Table.from_pylist(ROWS), f / "a.parquet")),
+    "text": ("text", "", lambda f: [(f / f"{i}.txt").write_text(text) for i, text in enumerate(TEXTS)]),
+    "saved": ("arrow", "content", lambda f: save_hub(f / "x")),
+    "flat": ("flat", "", lambda f: write_bin(f, ids_of(TEXTS))),
+    "megatron": ("megatron", "", lambda f: write_megatron(f, ids_of(TEXTS))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_kind_is_found_and_passes_the_check(place: Path, name: str) -> None:
+    kind, text, write = WRITERS[name]
+    write(place / "web")
+    found = init("web")
+    [dataset] = found["datasets"]
+    assert (dataset["name"], dataset["kind"], dataset["text"]) == ("web", kind, text)
+    assert found["left_out"] == []
+    recipe = (place / "recipe.toml").read_text()
+    assert ("# stream = true" in recipe) == (name in ("gzip", "json.bz2", "zstd", "csv.gz"))
+
+
+def test_a_single_file_gives_its_name(place: Path) -> None:
+    (place / "web" / "big.pages.jsonl.gz").write_bytes(gzip.compress(LINES))
+    assert [d["name"] for d in init("web/big.pages.jsonl.gz")["datasets"]] == ["big_pages"]
+    assert [d["paths"] for d in init("web/*.gz")["datasets"]] == [[str(place / "web" / "*.gz")]]
+
+
+def test_texts_beside_data_are_no_data(place: Path) -> None:
+    (place / "web" / "a.jsonl").write_bytes(LINES)
+    (place / "web" / "README.md").write_text("# About\n")
+    [dataset] = init("web")["datasets"]
+    assert [Path(path).name for path in dataset["paths"]] == ["*.jsonl"]
+
+
+def test_the_splits_of_a_saved_dataset_are_taken_for_what_they_are(place: Path) -> None:
+    for split in ("train", "extra", "test"):
+        save_hub(place / "hub" / split)
+    (place / "hub" / "dataset_dict.json").write_text('{"splits": ["train", "extra", "test"]}')
+    found = init("hub")
+    assert [dataset["name"] for dataset in found["datasets"]] == ["hub_extra", "hub_train"]
+    [other] = found["left_out"]
+    assert (Path(other["path"]).name, other["why"].startswith("a split for evaluation")) == ("test", True)
+
+
+def test_a_url_gives_datasets_too(place: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/lake/web/a.jsonl.gz", gzip.compress(LINES))
+    memory.pipe("/lake/code/a.csv", CSV.encode())
+    memory.pipe("/lake/misc/a.pdf", b"pdf")
+    found = init("memory://lake")
+    assert [(d["name"], d["kind"], d["paths"]) for d in found["datasets"]] == [
+        ("code", "csv", ["memory://lake/code"]),
+        ("web", "jsonl", ["memory://lake/web"]),
+    ]
+    assert [other["path"] for other in found["left_out"]] == ["memory://lake/misc"]
+    assert init("memory://lake/web/a.jsonl.gz")["datasets"][0]["name"] == "a"
+    memory.rm("/lake", recursive=True)
+
+
+def test_a_file_on_the_web(place: Path) -> None:
+    with http_server({"corpus/pages.jsonl.gz": gzip.compress(LINES)}) as server:
+        [dataset] = init(f"{server.url}/corpus/pages.jsonl.gz")["datasets"]
+        assert (dataset["name"], dataset["text"]) == ("pages", "content")
+
+
+def test_a_secret_in_a_url_is_refused_and_no_recipe_is_left(place: Path) -> None:
+    with http_server({"a.jsonl": LINES}) as server:
+        found = zephon("init", f"{server.url}/a.jsonl?sig=abc", "--tokenizer", "letters", "--out", "new.toml")
+    assert found.exit_code == 3
+    assert "must not spell out a secret" in found.stderr
+    assert "abc" not in found.stderr
+    assert [path.name for path in place.iterdir() if "new.toml" in path.name] == []
+
+
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("a.jsonl.gz", b"\x1f\x8b", "is damaged"),
+    ("a.arrow", b"no arrow at all", "cannot be read as Arrow"),
+    ("a.parquet", b"no parquet", "cannot be read as Parquet"),
+    ("a.csv", b"", "has no column of text"),
+    ("a.bin", b"1234", "no offsets of its documents beside it"),
+])  # fmt: skip
+def test_what_cannot_be_used_is_left_out_and_refused_alone(
+    place: Path, name: str, content: bytes, said: str
+) -> None:
+    (place / "all" / "bad").mkdir(parents=True)
+    (place / "all" / "good").mkdir()
+    (place / "all" / "bad" / name).write_bytes(content)
+    (place / "all" / "good" / "a.jsonl").write_bytes(LINES)
+    alone = zephon("init", "all/bad", "--out", "new.toml")
+    assert alone.exit_code == 4
+    assert said in alone.stderr
+    assert "cure: " in alone.stderr
+    assert not (place / "new.toml").exists()
+    found = init("all")
+    assert [dataset["name"] for dataset in found["datasets"]] == ["good"]
+    assert [said in other["why"] for other in found["left_out"]] == [True]
