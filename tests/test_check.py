@@ -530,3 +530,17 @@ def test_what_a_condition_keeps_in_memory_is_estimated(letters: str, tmp_path: P
         for where in ("", "score >= 2")
     ]
     assert sizes == [4 * 60, (4 + 16) * 30]
+
+
+def test_what_stays_unread_at_the_end_is_said_beforehand(letters: str, tmp_path: Path) -> None:
+    short, long = ["short"] * 30, ["long text"] * 300
+    datasets = (
+        Dataset.from_documents("short", short, max_epochs=1),
+        Dataset.from_documents("long", long, max_epochs=1),
+    )
+    report = run(make_recipe(datasets=datasets, eos=False, seq_len=16, tokenizer=letters), tmp_path)
+    messages = [f.message for f in report.findings if f.subject == "dataset long" and "unread" in f.message]
+    # 150 tokens of one dataset and as many of the other: of 2,700 about 2,550 are left, less part of a step.
+    assert len(messages) == 1
+    assert "of its 2,700 tokens (9" in messages[0]
+    assert "the run ends after about 4 steps" in messages[0]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from zephon import plugins
 from zephon.check.data import REFUSALS, DataCheck, expanded_bytes, refusal, remote_message, whole
-from zephon.check.plan import check_end, check_schedule, check_shape, few_documents, uneven_lanes
+from zephon.check.plan import check_ends, check_schedule, check_shape, few_documents, uneven_lanes
 from zephon.check.probe import Probe
 from zephon.check.report import (
     ERROR,
@@ -113,6 +113,8 @@ class _Check:
     probes: dict[int, Probe] = field(default_factory=dict)
     """By dataset; those that could be opened."""
     encoder: Encoder | None = None
+    ending: dict[int, float] = field(default_factory=dict)
+    """By dataset with `max_epochs`: its tokens in all epochs, by estimate."""
 
     def add(self, severity: str, subject: str, message: str, cure: str = "") -> None:
         """Adds a finding."""
@@ -234,8 +236,11 @@ class _Check:
             self.findings += probe.findings()
 
     def facts(self) -> tuple[DatasetFacts, ...]:
-        """Returns the facts of the datasets that are open, and warns of those that are repeated often."""
-        return tuple(self._facts_of(index, probe) for index, probe in self.probes.items())
+        """Returns the facts of the datasets that are open; says which are repeated often, and which end."""
+        found = tuple(self._facts_of(index, probe) for index, probe in self.probes.items())
+        if self.table is not None:
+            self.findings += check_ends(self.recipe, self.table, self.ending)
+        return found
 
     def _facts_of(self, index: int, probe: Probe) -> DatasetFacts:
         chunks, identity = probe.reader.chunks(), probe.reader.identity()
@@ -249,8 +254,7 @@ class _Check:
             if probe.dataset.max_epochs is None:
                 self._warn_epochs(index, mean * count)
             else:
-                num_tokens = mean * count * probe.dataset.max_epochs
-                self.findings += check_end(self.recipe, self.table, index, num_tokens)
+                self.ending[index] = mean * count * probe.dataset.max_epochs
         files = identity.get("files", [])
         return DatasetFacts(
             name=probe.dataset.name,

@@ -6,7 +6,7 @@ Upstream: a recipe. Downstream: `check/__init__.py`, which adds what lies on dis
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from zephon.check.report import ERROR, OK, WARNING, Finding
 from zephon.dataset import PAD, STOP, Dataset
@@ -15,6 +15,8 @@ from zephon.recipe import Recipe
 from zephon.schedule import PARTS, Schedule, ScheduleTable
 from zephon.shape import NEAREST, cure_shape, divisors, listed, nearest
 
+WORTH_SAYING = 100
+"""What stays unread of a dataset is said where it is at least this part of it."""
 EVEN = 20
 """With so many documents in each, lanes of a dataset that ends do so at nearly the same step."""
 
@@ -116,30 +118,64 @@ def uneven_lanes(recipe: Recipe, dataset: Dataset, count: int) -> Finding | None
     return Finding(severity=WARNING, subject=f"dataset {dataset.name}", message=message, cure=cure)
 
 
-def check_end(recipe: Recipe, table: ScheduleTable, index: int, num_tokens: float) -> Iterator[Finding]:
-    """Yields when a dataset with `max_epochs` ends, which has `num_tokens` in all of them, by estimate."""
-    dataset, left, end = recipe.datasets[index], num_tokens, None
-    for start, until, shares in zip(table.starts, [*table.starts[1:], None], table.shares, strict=True):
-        per_step = recipe.tokens_per_step * shares[index] / PARTS
-        if per_step and (until is None or left <= per_step * (until - start)):
-            end = start + int(left / per_step)
-            break
-        left -= per_step * ((until or start) - start)
-    if end is None:
+def check_ends(recipe: Recipe, table: ScheduleTable, num_tokens: Mapping[int, float]) -> Iterator[Finding]:
+    """Yields when datasets with `max_epochs` end and what stays unread then, by estimate.
+
+    `num_tokens` is what each of them has in all epochs.
+    """
+    ends = {index: _end(recipe, table, index, tokens) for index, tokens in num_tokens.items()}
+    for index, end in ends.items():
+        if end is not None:
+            yield _end_finding(recipe, recipe.datasets[index], end)
+    last = min((end for end in ends.values() if end is not None), default=None)
+    if last is None or recipe.when_exhausted != STOP:
         return
+    if recipe.total_steps is not None:
+        last = min(last, recipe.total_steps)
+    for index, tokens in num_tokens.items():
+        left = tokens - _drawn(recipe, table, index, last)
+        if left * WORTH_SAYING >= tokens:
+            yield Finding(
+                severity=OK,
+                subject=f"dataset {recipe.datasets[index].name}",
+                message=f"about {left:,.0f} of its {tokens:,.0f} tokens ({left / tokens:.0%}) stay unread: "
+                f"the run ends after about {last:,} steps",
+            )
+
+
+def _end_finding(recipe: Recipe, dataset: Dataset, end: int) -> Finding:
     total, subject = recipe.total_steps, f"dataset {dataset.name}"
     message = f"max_epochs = {dataset.max_epochs} ends it after about {end:,} steps"
     if recipe.continues is not None:
         message += ", less what earlier phases have read"
     if recipe.when_exhausted == STOP and total is not None and end < total:
-        yield Finding(
+        return Finding(
             severity=WARNING,
             subject=subject,
             message=f"{message}, and with it the run, before total_steps = {total:,}",
             cure='give it less weight or more epochs, or set when_exhausted = "redistribute"',
         )
-    else:
-        yield Finding(severity=OK, subject=subject, message=message)
+    return Finding(severity=OK, subject=subject, message=message)
+
+
+def _end(recipe: Recipe, table: ScheduleTable, index: int, num_tokens: float) -> int | None:
+    """Returns the step at which a dataset of so many tokens has been read; None where it never is."""
+    left = num_tokens
+    for start, until, shares in zip(table.starts, [*table.starts[1:], None], table.shares, strict=True):
+        per_step = recipe.tokens_per_step * shares[index] / PARTS
+        if per_step and (until is None or left <= per_step * (until - start)):
+            return start + int(left / per_step)
+        left -= per_step * ((until or start) - start)
+    return None
+
+
+def _drawn(recipe: Recipe, table: ScheduleTable, index: int, num_steps: int) -> float:
+    """Returns the tokens that steps [0, num_steps) draw of a dataset."""
+    untils = [*table.starts[1:], num_steps]
+    return sum(
+        recipe.tokens_per_step * shares[index] / PARTS * max(0, min(until, num_steps) - start)
+        for start, until, shares in zip(table.starts, untils, table.shares, strict=True)
+    )
 
 
 def _rounded_away(schedule: Schedule, table: ScheduleTable) -> Iterator[tuple[str, int, float]]:
