@@ -20,6 +20,7 @@ def state(rows: int, positions: Sequence[int | None], replay_rows: int = 0) -> L
         tokens=tuple(10 * (position or 0) for position in positions),
         documents=tuple(position or 0 for position in positions),
         cursors=tuple(None if position is None else Cursor(position) for position in positions),
+        counts=tuple((("bad", 1), ("empty", position)) if position else () for position in positions),
         replay_rows=replay_rows,
     )
 
@@ -40,3 +41,4 @@ def test_epochs_are_those_of_the_lanes_groups() -> None:
     assert found.epochs.tolist() == [(4 + 2) * 4 / 8 / 2, 8000 / 16_000 / 2, 3 / 2]
     assert found.tokens.tolist() == [60, 80_000, 30 << 40]
     assert found.documents.tolist() == [6, 8000, 3 << 40]
+    assert found.counts == ({"bad": 2, "empty": 6}, {"bad": 1, "empty": 8000}, {"bad": 1, "empty": 3 << 40})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -470,3 +472,50 @@ def test_the_environment_is_left_alone(folder: Path) -> None:
     )
     root = Path(__file__).resolve().parent.parent
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=60, cwd=root)
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+from zephon.errors import WorkerError
+from zephon.tokenizer import Tokenize, load_tokenizer
+
+encoder, _ = load_tokenizer(Tokenize(tokenizer="tokenizer.json"), base=Path(sys.argv[1]), backend=sys.argv[2])
+texts = ["hello world"] * 300
+expected = encoder.encode(texts)[0].tolist()
+child = os.fork()
+if not child:
+    try:
+        same = encoder.encode(texts)[0].tolist() == expected
+    except WorkerError as error:
+        print(error, flush=True)
+        os._exit(3)
+    os._exit(0 if same else 7)
+print("code", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("asked", [None, "true", "off"])
+def test_a_forked_process_is_refused_where_it_would_wait_for_threads_for_ever(
+    tmp_path: Path, backend: str, asked: str | None
+) -> None:
+    """`fastokens` goes on, and so does `tokenizers` where the user did not ask for its threads."""
+    build().save(str(tmp_path / "tokenizer.json"))
+    environment = {k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"}
+    run = subprocess.run(
+        [sys.executable, "-c", FORKED, str(tmp_path), backend],
+        env=environment if asked is None else environment | {"TOKENIZERS_PARALLELISM": asked},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    if (backend, asked) != ("tokenizers", "true"):
+        assert run.stdout == "code 0\n"
+        return
+    *said, code = run.stdout.splitlines()
+    assert code == "code 3"
+    assert re.fullmatch(r"`tokenizers` cannot encode in process \d+, which was forked", said[0])
+    assert re.search(r"used in process \d+ before the fork, and TOKENIZERS_PARALLELISM=true", said[1])
+    assert "spawn, or unset TOKENIZERS_PARALLELISM" in said[3]

@@ -15,7 +15,7 @@ from typing import Any
 
 from zephon.errors import StateError
 from zephon.lane import CarriedPiece, LaneState
-from zephon.lock import ALLOWANCES
+from zephon.lock import ALLOWANCES, check_lock
 from zephon.opened import Opened
 from zephon.paths import expand
 from zephon.prepare import DROP, REFUSE, SPLIT, TRUNCATE, LengthRule
@@ -25,7 +25,6 @@ from zephon.state import (
     Shared,
     check_allowances,
     check_configuration,
-    check_lock,
     check_together,
     describe_added,
     first_datasets,

@@ -6,16 +6,14 @@ which the ranks agree, once a step, in the thread that takes the batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Protocol, TypeVar
 
 from zephon.dataset import PAD
 from zephon.lane import LaneState, Row
 from zephon.opened import Opened
+from zephon.progress import sum_counts
 from zephon.stream import Cursor
-
-Cursors = Sequence[Cursor | None]
-"""Of a lane, for each dataset; None where nothing was drawn."""
 
 
 class _HasRows(Protocol):
@@ -58,26 +56,24 @@ class Ending:
         return answer is not self._is_padded
 
 
-def describe_end(
-    opened: Opened, delivered: Mapping[int, LaneState], made: Mapping[int, Cursors], num_steps: int
-) -> str:
-    """Returns in one line how many steps the run gave and what it left unread in the lanes of this rank.
+def describe_end(opened: Opened, lanes: Mapping[int, LaneState], num_steps: int) -> str:
+    """Returns in one line how many steps the run gave, what it left unread and what it skipped.
 
-    What counts is what was delivered; where lanes are padded that is all they made.
+    `lanes` are those of this rank as far as they were delivered; a lane that is padded, at its end.
     """
-    recipe = opened.recipe
-    is_padded = recipe.when_exhausted == PAD
-    cursors = made if is_padded else {lane: state.cursors for lane, state in delivered.items()}
-    held = 0 if is_padded else sum(p.num_tokens for state in delivered.values() for p in state.carry)
+    held = sum(piece.num_tokens for state in lanes.values() for piece in state.carry)
+    orders = zip(opened.recipe.names, opened.orders, strict=True)
     unread = [
-        f"{name} {sum(order.end(lane) - _position(of[dataset]) for lane, of in cursors.items()):,}"
-        for dataset, (name, order) in enumerate(zip(recipe.names, opened.orders, strict=True))
+        f"{name} {sum(order.end(lane) - _position(state.cursors[i]) for lane, state in lanes.items()):,}"
+        for i, (name, order) in enumerate(orders)
         if order.max_epochs is not None
     ]
+    bad = [counts.get("bad", 0) for counts in sum_counts(lanes.values())]
+    skipped = [f"{name} {number:,}" for name, number in zip(opened.recipe.names, bad, strict=True) if number]
     return (
-        f"the data end after {num_steps:,} steps; lanes {min(cursors)} to {max(cursors)} leave unread, in "
+        f"the data end after {num_steps:,} steps; lanes {min(lanes)} to {max(lanes)} leave unread, in "
         f"documents: {', '.join(unread)}; in tokens that packers hold: {held:,}"
-    )
+    ) + (f"; records skipped: {', '.join(skipped)}" if skipped else "")
 
 
 def _position(cursor: Cursor | None) -> int:

@@ -38,12 +38,21 @@ def open_unchanged(dataset: str, file: DataFile) -> int:
     return descriptor
 
 
-def check_unchanged(dataset: str, file: DataFile, descriptor: int) -> None:
-    """Raises `DataError` if the size or the modification time is not what was listed."""
+def check_unchanged(dataset: str, file: DataFile, descriptor: int) -> int:
+    """Raises `DataError` if the size or the modification time is not what was listed; returns the ctime."""
     status = os.fstat(descriptor)
     _check_size(dataset, file, status.st_size)
     if status.st_mtime_ns != file.mtime_ns:
         raise changed(dataset, file.path, "another modification time than when it was opened")
+    return status.st_ctime_ns
+
+
+def touched_ns(file: DataFile) -> int:
+    """Returns the ctime that a local file has now; the listed one where it is gone: opening it says so."""
+    try:
+        return os.stat(file.path).st_ctime_ns
+    except OSError:
+        return file.ctime_ns
 
 
 def check_file(dataset: str, file: DataFile) -> None:
@@ -128,6 +137,11 @@ def changed(dataset: str, place: str, got: str) -> DataError:
         rule="the files of a dataset stay as they are while it is open",
         cure="restore the file, or start again: the lock check says what differs",
     )
+
+
+def rewritten(dataset: str, file: DataFile) -> DataError:
+    """Returns the error of a file of which size and modification time are those of other content."""
+    return changed(dataset, file.shown, "other content; its size and modification time are as they were")
 
 
 class _LocalFile(io.FileIO):

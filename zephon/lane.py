@@ -111,15 +111,12 @@ class Lane:
         """The datasets that have ended here, and those of them of which others have the shares."""
         self._take_out(dataset for dataset, end in enumerate(self._ends) if end == 0)
         self._has_ended = False
+        self.end: LaneState | None = None
+        """Of a lane that is padded, where it ended: all that it drew is given. None before that."""
         zeros = (0,) * num_datasets
         self._base = LaneState(0, zeros, zeros, zeros, (None,) * num_datasets, ((),) * num_datasets)
         self.initial_state = self._base
         """The state before the first row that this object makes."""
-
-    @property
-    def cursors(self) -> Sequence[Cursor | None]:
-        """Returns where the lane stands in each dataset; what it holds and has not given counts as read."""
-        return self._cursors
 
     def open_ahead(self, step: int) -> None:
         """Opens the streams that `step` is most likely to draw from first."""
@@ -179,7 +176,9 @@ class Lane:
         ledger, is_padded = self.ledger, self._plan.when_exhausted == PAD
         if not self._has_ended:
             self._has_ended = True
-            self._queue.extend(self._packer.flush() if is_padded else ())
+            if is_padded:
+                self._queue.extend(self._packer.flush())
+                self.end = self._snapshot()
         if not is_padded:
             return None
         ledger.rows += 1

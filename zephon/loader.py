@@ -168,6 +168,8 @@ class Loader:
             item = self._pull()
             if isinstance(item, bool):
                 self._is_over = self._take_verdict(self._ending, item)
+                if self._is_over:
+                    _log.info("%s", describe_end(self.opened, self._reached(), self.num_steps))
                 item = False if self._is_over else self._pull()
             self._next = None if isinstance(item, bool) else item
         return not self._is_over
@@ -182,8 +184,6 @@ class Loader:
             raise
         if is_over:
             self._source.close()
-            live = {index: lane.cursors for index, lane in self._lanes.items()}
-            _log.info("%s", describe_end(self.opened, self._delivered, live, self.num_steps))
         return is_over
 
     def _pull(self) -> _Made | bool:
@@ -311,7 +311,16 @@ class Loader:
 
     def progress(self) -> RankProgress:
         """Returns how far this rank's lanes have come, after the last delivered batch."""
-        return measure(self._delivered, self.opened.orders, self.opened.recipe.rows_per_step)
+        return measure(self._reached(), self.opened.orders, self.opened.recipe.rows_per_step)
+
+    def _reached(self) -> dict[int, LaneState]:
+        """Returns the lanes as delivered; at their ends in rows past these, and where the run is over."""
+        reached = dict(self._delivered)
+        for index, state in self._delivered.items():
+            end = self._lanes[index].end
+            if end is not None and (self._is_over or state.delivered_rows > end.rows):
+                reached[index] = end._replace(replay_rows=state.delivered_rows - end.rows)
+        return reached
 
     @property
     def num_steps(self) -> int:
@@ -339,7 +348,7 @@ class Loader:
         if self.options.updates is not None:
             table = self.options.updates.update(saved_steps(state)) or table
         table = self._fitted(table)
-        shared, notes = check_shared(state, self.opened, table, allow)
+        shared, notes = check_shared(state, self.opened, table, allow, lambda: _earlier_lock(self.options))
         num_datasets = len(self.opened.recipe.datasets)
         num_saved = shared.num_datasets(self.opened.recipe.names)
         states: dict[int, LaneState] = {}

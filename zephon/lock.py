@@ -5,11 +5,13 @@ Upstream: opened readers and tokenizer. Downstream: states hold its hashes, run 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 from zephon import plugins
+from zephon.errors import StateError, shorten
 from zephon.holdout import HeldOutDocuments
 from zephon.readers import RandomReader
 from zephon.recipe import Recipe, hash_json
@@ -17,6 +19,9 @@ from zephon.tokenizer import TokenizerReport, tokenizer_lock
 
 ALLOWANCES = ("data", "held_out", "tokenizer", "plugins", "schedule")
 """What a restore can be told to accept although it differs."""
+MAX_FILES = 5
+"""Files of a dataset that a message names."""
+_HINT = "; with the `run_folder` of the run that the state is of, the files that differ are named here"
 
 
 def make_lock(
@@ -87,3 +92,104 @@ def describe_difference(name: str, saved: str | None, found: str | None) -> str:
     if found is None:
         return f"{noun} {what}: only in the state"
     return f"{noun} {what}: state has {saved[:12]}, this run has {found[:12]}"
+
+
+def check_lock(
+    saved: Mapping[str, str],
+    found: Mapping[str, str],
+    allow: Collection[str],
+    cure: str,
+    locks: tuple[Mapping[str, Any] | None, Mapping[str, Any]] | None = None,
+) -> list[str]:
+    """Returns notes on what differs and is accepted; refuses the rest with `cure`, which takes its names.
+
+    `saved` and `found` are hashes of a lock. `locks` are the whole: the one that a run folder has, perhaps of
+    `saved`, and that of `found`; files are named by them.
+    """
+    lines: dict[str, list[str]] = {}
+    is_named = True
+    for name in sorted({*saved, *found}):
+        if saved.get(name) != found.get(name):
+            table, _, what = name.partition(".")
+            entries = _entries(name, saved.get(name), locks)
+            differing = describe_dataset(what, *entries) if entries is not None else []
+            is_named &= bool(differing) or table != "data" or table in allow
+            lines.setdefault(table, []).extend(
+                differing or [describe_difference(name, saved.get(name), found.get(name))]
+            )
+    refused = [line for table, found_lines in lines.items() if table not in allow for line in found_lines]
+    if refused:
+        cure = cure.format(", ".join(repr(table) for table in lines if table not in allow))
+        raise StateError.explained(
+            "what the recipe names has changed since the state was taken",
+            got="\n    ".join(refused if len(refused) == 1 else [f"{len(refused)} differences:", *refused]),
+            rule="the same files, tokenizer and plugins give the same rows",
+            cure=f"bring them back, or {cure}" + (_HINT if locks is not None and not is_named else ""),
+        )
+    return [f"accepted: {line}" for found_lines in lines.values() for line in found_lines]
+
+
+def _entries(
+    name: str, saved: str | None, locks: tuple[Mapping[str, Any] | None, Mapping[str, Any]] | None
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Returns a dataset's entries in both locks; None where the first is not of the hash `saved`.
+
+    None, too, where a plugin's reader lists its files in a way of its own.
+    """
+    table, _, what = name.partition(".")
+    if table != "data" or locks is None or locks[0] is None:
+        return None
+    was, now = locks[0]["data"].get(what), locks[1]["data"].get(what)
+    is_known = was and now and hash_json(was) == saved and _lists_files(was) and _lists_files(now)
+    return (was, now) if is_known else None
+
+
+def _lists_files(entry: Mapping[str, Any]) -> bool:
+    rows = entry.get("files", ())
+    return all(
+        isinstance(row, list | tuple) and len(row) > 1 and all(type(n) is int for n in row[1:3])
+        for row in rows
+    )
+
+
+def describe_dataset(name: str, saved: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each file of a dataset that is not as it was, of many the first, then what else is.
+
+    `saved` and `found` are its entries in two locks.
+    """
+    was, now = (dict(_files(entry)) for entry in (saved, found))
+    keys = sorted({*was, *now})
+    lines = [line for key in keys if (line := _describe_file(key[0], was.get(key), now.get(key)))]
+    apart = {"files", "num_documents"} if lines else {"files"}
+    if lines[MAX_FILES:]:
+        lines[MAX_FILES:] = [f"and {len(lines) - MAX_FILES:,} more files"]
+    lines += [
+        f"{field}: {shorten(found.get(field))}; it had {shorten(saved.get(field))}"
+        for field in sorted({*saved, *found} - apart)
+        if saved.get(field) != found.get(field)
+    ]
+    return [f"dataset {name}: {line}" for line in lines]
+
+
+def _files(entry: Mapping[str, Any]) -> Iterator[tuple[tuple[str, int], list[Any]]]:
+    """Yields the files of a dataset's entry under (name, how many of that name are ahead of it)."""
+    ahead: Counter[str] = Counter()
+    for row in entry.get("files", ()):
+        name = str(row[0])
+        yield (name, ahead[name]), list(row)
+        ahead[name] += 1
+
+
+def _describe_file(name: str, was: Sequence[Any] | None, now: Sequence[Any] | None) -> str:
+    """Returns what differs of a file, given (name, bytes, documents, sample) of it; empty if nothing."""
+    if was == now:
+        return ""
+    if was is None or now is None:
+        return f"file {name} is {'new' if was is None else 'gone'}"
+    if was[:3] == now[:3]:
+        return f"file {name} has other content (sample)"
+    return f"file {name}: {_size(now)}; it had {_size(was)}"
+
+
+def _size(row: Sequence[Any]) -> str:
+    return f"{row[1]:,} bytes" + (f", {row[2]:,} documents" if len(row) > 2 else "")

@@ -18,6 +18,7 @@ from zephon.errors import DataError, Fault
 from zephon.holdout import HeldOutDocuments
 from zephon.order import ENDLESS, Addresses, Order
 from zephon.readers import RandomReader, Texts, TokenReader, Tokens, is_tokenized
+from zephon.skipped import SkippedLog
 from zephon.stream_order import StreamOrder
 from zephon.streaming import StreamReader
 from zephon.tokenizer import Encoder
@@ -104,6 +105,7 @@ class Prepare:
     ) -> None:
         self._readers, self._orders, self._encoder = list(readers), list(orders), encoder
         self._rules, self._length = list(rules), length
+        self._skipped = SkippedLog()
 
     def __call__(self, requests: Sequence[Request]) -> list[Block | Exception]:
         """Returns a block for each request, or the error that stops it; all are encoded in one call."""
@@ -161,6 +163,8 @@ class Prepare:
             num_read = found.faults[0][0]
             if num_read == 0:
                 raise self._fault_error(request.dataset, addresses, *found.faults[0])
+        elif found.faults:
+            self._skipped.add(rules.name, reader, addresses, found.faults)
         if num_read < len(positions):
             end = int(positions[num_read])
             events = [event for event in events if event.before <= num_read]

@@ -8,14 +8,14 @@ other wrote.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from zephon.errors import StateError
 from zephon.lane import CarriedPiece, LaneState
-from zephon.lock import ALLOWANCES, describe_difference, lock_hashes
+from zephon.lock import ALLOWANCES, check_lock, lock_hashes
 from zephon.opened import Opened
 from zephon.recipe import Recipe, diff_configuration, hash_json
 from zephon.schedule import BLOCK_STEPS, ScheduleTable
@@ -227,20 +227,26 @@ def read_shared(state: Mapping[str, Any]) -> Shared:
 
 
 def check_shared(
-    state: Mapping[str, Any], opened: Opened, table: ScheduleTable, allow: Collection[str]
+    state: Mapping[str, Any],
+    opened: Opened,
+    table: ScheduleTable,
+    allow: Collection[str],
+    earlier: Callable[[], Mapping[str, Any] | None] = lambda: None,
 ) -> tuple[Shared, list[str]]:
     """Returns the state's shared entries, and notes on what differs and was accepted.
 
     Compares version, configuration field by field, lock entry by entry, and the shares of the steps done;
     raises `StateError` with a diff for what is not accepted. The recipe may have more datasets, at the end,
-    whose shares were zero so far.
+    whose shares were zero so far. `earlier` gives the lock that the run wrote down, to name files by.
     """
     check_allowances(allow)
     shared, recipe = read_shared(state), opened.recipe
     num_saved = shared.num_datasets(recipe.names)
     check_configuration(shared.configuration, first_datasets(recipe, num_saved))
     found = known_lock(opened, num_saved)
-    notes = check_lock(shared.lock, found, allow, "accept other rows from here on with allow=[{}]")
+    cure = "accept other rows from here on with allow=[{}]"
+    locks = (None if shared.lock == found else earlier(), opened.lock)
+    notes = check_lock(shared.lock, found, allow, cure, locks)
     known = table.with_datasets(recipe.names[:num_saved], table.begun)
     begun = shared.steps + _is_inside(state)
     _check_added(table, num_saved, begun, allow)
@@ -349,27 +355,6 @@ def known_lock(opened: Opened, number: int) -> dict[str, str]:
     added = {f"{table}.{dataset.name}" for dataset in datasets[number:] for table in ("data", "held_out")}
     added |= {f"plugins.datasets.{d.kind}" for d in datasets[number:] if d.kind not in kinds}
     return {name: value for name, value in hashes.items() if name not in added}
-
-
-def check_lock(
-    saved: Mapping[str, str], found: Mapping[str, str], allow: Collection[str], cure: str
-) -> list[str]:
-    """Returns notes on what differs and is accepted; refuses the rest with `cure`, which takes its names."""
-    lines: dict[str, list[str]] = {}
-    for name in sorted({*saved, *found}):
-        if saved.get(name) != found.get(name):
-            table = name.partition(".")[0]
-            lines.setdefault(table, []).append(describe_difference(name, saved.get(name), found.get(name)))
-    refused = [line for table, found_lines in lines.items() if table not in allow for line in found_lines]
-    if refused:
-        names = ", ".join(repr(table) for table in lines if table not in allow)
-        raise StateError.explained(
-            "what the recipe names has changed since the state was taken",
-            got="; ".join(refused),
-            rule="the same files, tokenizer and plugins give the same rows",
-            cure=f"bring them back, or {cure.format(names)}",
-        )
-    return [f"accepted: {line}" for found_lines in lines.values() for line in found_lines]
 
 
 def describe_added(table: ScheduleTable, number: int) -> list[str]:

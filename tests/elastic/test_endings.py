@@ -213,7 +213,8 @@ def test_empty_documents_at_the_end_are_counted_and_end_the_run() -> None:
     with loaders(open_small(recipe)) as (loader,):
         assert [read(batch.inputs[0]) for batch in loader] == ["ab", "cd"]
         (lane,) = loader._lanes.values()
-        assert lane.cursors[0] == (5, 0, 0)
+        assert lane.end is not None
+        assert lane.end.cursors[0] == (5, 0, 0)
         assert dict(lane._counts[0]) == {"empty": 3}
 
 

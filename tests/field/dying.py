@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Sequence
 
 from zephon.executors import Workers, processes
 from zephon.prepare import Block, Prepare, Request
 
-WAYS = ("killed", "exits", "sleeps", "stopped")
+WAYS = ("killed", "exits", "stopped")
 LAST_CALL = 25
 
 
@@ -32,8 +31,6 @@ class Dying:
                 os._exit(1)
             if self._way == "stopped":
                 os.kill(os.getpid(), signal.SIGSTOP)
-            while self._way == "sleeps":
-                time.sleep(3600)
         return self._prepare(requests)
 
 
@@ -49,11 +46,6 @@ def killed(prepare: Prepare, workers: int) -> Workers:
 def exits(prepare: Prepare, workers: int) -> Workers:
     """Returns processes that leave with exit code 1."""
     return _workers(prepare, workers, "exits")
-
-
-def sleeps(prepare: Prepare, workers: int) -> Workers:
-    """Returns processes that sleep for ever."""
-    return _workers(prepare, workers, "sleeps")
 
 
 def stopped(prepare: Prepare, workers: int) -> Workers:

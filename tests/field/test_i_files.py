@@ -5,9 +5,11 @@ A file may grow, shrink, get other content, be replaced or vanish: while a run r
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from tests.elastic.endings import run_leg
 from tests.field.corpora import (
     FILES,
     POLICIES,
+    counts_of,
     dataset_of,
     documents_of,
     open_here,
@@ -92,8 +95,12 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "vanishes": Path.unlink,
     "becomes a folder": become_a_folder,
     "becomes a broken link": become_a_broken_link,
+    "gets another mode": lambda path: path.chmod(0o600),
+    "gets a second link": lambda path: os.link(path, path.parent.parent / "backup"),
 }
-SAME = ("is replaced by itself",)
+UNHARMED = ("gets another mode", "gets a second link")
+"""What a backup may do; it changes the ctime alone."""
+SAME = ("is replaced by itself", *UNHARMED)
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +183,7 @@ def test_a_file_that_changes_before_it_is_read_is_an_error(
     if error is None:
         assert change in SAME, "nothing was said"
     else:
+        assert change not in UNHARMED
         check_message(error, path)
 
 
@@ -196,12 +204,36 @@ def test_a_file_that_changes_while_it_is_read_gives_no_wrong_row(
     if error is None:
         assert len(found) == 30
     else:
+        assert change not in UNHARMED
         check_message(error, path)
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_what_is_compared_of_a_file_with_its_times_back_is_its_ends_and_middle(
+    tmp_path: Path, form: str
+) -> None:
+    """4 KiB each of JSONL, the begin and the footer of Parquet; between them an edit is not noticed."""
+    words = [f"word {i:04} and more of it, to the end" for i in range(1600)]
+    path = write_file(tmp_path / "web" / f"a.{form}", words)
+    at = {"begin": b"word 0010", "middle": b"word 0800", "end": b"word 1590", "between": b"word 0400"}
+    noticed = ["begin", "middle", "end"] if form == "jsonl" else ["begin"]
+    good = path.read_bytes()
+    recipe = recipe_of(tmp_path, Dataset.from_path("web", path, order="identity"))
+    for place, word in at.items():
+        path.write_bytes(good)
+        time.sleep(0.02)
+        opened = open_here(recipe, f"cache {place}")
+        edited = good.replace(word, b"TALK" + word[4:], 1)
+        with_its_times(path, lambda p, edited=edited: p.write_bytes(edited))
+        _, error = steps_until_error(opened, 40, EXECUTORS["inline"], lambda step: None)
+        assert (error is not None) == (place in noticed), place
+        if error is not None:
+            check_message(error, path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FILES)
-@pytest.mark.parametrize("change", ["shrinks", "is emptied"])
+@pytest.mark.parametrize("change", ["shrinks"])
 def test_a_file_that_changes_under_worker_processes_kills_none(
     tmp_path: Path, form: str, change: str, good: dict[str, list[str]]
 ) -> None:
@@ -288,15 +320,53 @@ def test_a_file_that_changed_between_two_runs_is_refused_at_the_restore(
 def test_the_refusal_names_the_file_where_the_run_folder_has_the_lock(
     tmp_path: Path, form: str, change: str
 ) -> None:
-    """C9: a state holds hashes; with the lock of the run folder the difference is that of one file."""
+    """C9: a state holds hashes; with the lock of the run folder the difference is that of one file.
+
+    It may be the folder of the run itself or, for a run without, of the one that is replayed.
+    """
     recipe, path = three_files(tmp_path, form)
     folder = tmp_path / "run"
     state = run_leg(open_here(recipe), num_steps=3, run_folder=folder).states[-1]
     assert (folder / "lock.json").exists()
+    size, what = path.stat().st_size, "has other content (sample)"
     CHANGES[change](path)
-    with pytest.raises(StateError, match="dataset web") as caught:
-        run_leg(open_here(recipe), 1, state, 1, run_folder=folder)
-    assert path.name in str(caught.value)
+    if path.stat().st_size != size:
+        what = f": {path.stat().st_size:,} bytes, 7 documents; it had {size:,} bytes, 12 documents"
+    opened = open_here(recipe)
+    with pytest.raises(StateError) as caught:
+        run_leg(opened, 1, state, 1, run_folder=folder)
+    got = str(caught.value).splitlines()[1]
+    assert got.replace(f" {path.name} ", f" {path.name}") == f"  got:  dataset web: file {path.name}{what}"
+    assert "run_folder" not in str(caught.value)
+    with pytest.raises(StateError) as caught:
+        run_leg(opened, 1, state, 1)
+    assert path.name not in str(caught.value)
+    assert "the `run_folder` of the run" in str(caught.value)
+    with loaders(opened, 1, LoaderOptions(run_folder=folder)) as (loader,):
+        loader.load_state_dict(state, allow=["data"])
+        assert [note for note in loader.notes if path.name in note]
+        next(loader)  # writes the lock of the data that are there now
+    with pytest.raises(StateError, match="dataset web: state has"):
+        run_leg(opened, 1, state, 1, run_folder=folder)
+
+
+def test_of_many_files_that_differ_the_first_are_named(tmp_path: Path) -> None:
+    """New, gone and changed ones, in the order of their names."""
+    folder = tmp_path / "web"
+    for name in "abcdefghi":
+        write_file(folder / f"{name}.jsonl", WORDS)
+    recipe = recipe_of(tmp_path, Dataset.from_path("web", folder))
+    state = run_leg(open_here(recipe), num_steps=1, run_folder=tmp_path / "run").states[-1]
+    (folder / "b.jsonl").unlink()
+    for name in "acdefgz":
+        write_file(folder / f"{name}.jsonl", WORDS if name == "a" else OTHER)
+    with pytest.raises(StateError) as caught:
+        run_leg(open_here(recipe), 1, state, 1, run_folder=tmp_path / "run")
+    assert [line.strip().removeprefix("dataset web: ") for line in str(caught.value).splitlines()[2:8]] == [
+        "file b.jsonl is gone",
+        *[f"file {name}.jsonl has other content (sample)" for name in "cdef"],
+        "and 2 more files",
+    ]
 
 
 # Broken -----------------------------------------------------------------------------------------------------
@@ -312,10 +382,15 @@ def break_file(path: Path, breakage: str) -> None:
         path.write_bytes(content[: left[breakage]])
 
 
-@pytest.mark.parametrize("breakage", ["cut by 20 bytes", "without a footer", "zero bytes", "missing"])
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
+BREAKAGES = ["cut by 20 bytes", "without a footer", "zero bytes"]
+
+
+@pytest.mark.parametrize(
+    ("on_error", "breakage"),
+    [*(("raise", breakage) for breakage in BREAKAGES), ("raise", "missing"), ("skip", "missing")],
+)
 def test_a_broken_shard_of_three_is_named_at_the_start(tmp_path: Path, breakage: str, on_error: str) -> None:
-    """`skip` is for records: a shard that cannot be read is no reason for a short epoch."""
+    """A file that is not there is never skipped."""
     paths = [write_parquet(tmp_path / "web" / f"{name}.parquet", WORDS) for name in "abc"]
     break_file(paths[1], breakage)
     dataset = Dataset.from_path("web", paths, on_error=on_error)
@@ -324,22 +399,46 @@ def test_a_broken_shard_of_three_is_named_at_the_start(tmp_path: Path, breakage:
     assert str(paths[1]) in str(caught.value)
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.parametrize("ending", ["endless", *POLICIES])
-def test_pages_that_are_damaged_stop_every_run(tmp_path: Path, on_error: str, ending: str) -> None:
-    """The footer of b is good: on any ranks, before a restore and after, what comes ahead is right."""
-    of_dataset, of_recipe = (
-        ({}, {}) if ending == "endless" else ({"max_epochs": 1}, {"when_exhausted": ending})
-    )
-    documents = [f"{word} {i}" for i in range(3) for word in WORDS]
-    web = dataset_of(tmp_path, "web", documents, "parquet", order="identity", on_error=on_error, **of_dataset)
-    recipe = recipe_of(tmp_path, web, **of_recipe)
-    expected = run_leg(open_here(recipe, "cache of the good"), num_steps=9)
-    path = tmp_path / "web" / "b.parquet"
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_a_broken_shard_may_be_skipped_as_one_bad_record_and_is_named_in_the_log(
+    tmp_path: Path, breakage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On any ranks; what the other shards have comes once."""
+    paths = [write_parquet(tmp_path / "web" / f"{name}.parquet", WORDS) for name in "abc"]
+    break_file(paths[1], breakage)
+    web = Dataset.from_path("web", paths, on_error="skip", max_epochs=1)
+    opened = open_here(recipe_of(tmp_path, web, when_exhausted="pad"))
+    for world in (1, 4):
+        leg = run_leg(opened, world)
+        assert documents_of(opened, leg.steps)["web"] == Counter({f"{word}>": 2 for word in WORDS})
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [line for line in told if line.startswith("dataset 'web', file 'b.parquet', record 0: skipped")]
+
+
+def damage_pages(path: Path) -> None:
+    """Destroys the second row group, of records [4, 8); the footer stays good."""
     start = pq.read_metadata(path).row_group(1).column(0).data_page_offset
     content = bytearray(path.read_bytes())
     content[start : start + 30] = b"\xff" * 30
     with_its_times(path, lambda p: p.write_bytes(content))
+
+
+def three_shards(folder: Path, ending: str, **fields: Any) -> Recipe:
+    """Returns a recipe of 36 documents in file order, 12 in each of a, b and c."""
+    of_dataset, of_recipe = (
+        ({}, {}) if ending == "endless" else ({"max_epochs": 1}, {"when_exhausted": ending})
+    )
+    documents = [f"{word} {i}" for i in range(3) for word in WORDS]
+    web = dataset_of(folder, "web", documents, "parquet", order="identity", **of_dataset, **fields)
+    return recipe_of(folder, web, **of_recipe)
+
+
+@pytest.mark.parametrize("ending", ["endless", *POLICIES])
+def test_pages_that_are_damaged_stop_every_run(tmp_path: Path, ending: str) -> None:
+    """On any ranks, before a restore and after, what comes ahead is right."""
+    recipe, path = three_shards(tmp_path, ending), tmp_path / "web" / "b.parquet"
+    expected = run_leg(open_here(recipe, "cache of the good"), num_steps=9)
+    damage_pages(path)
     for world in (1, 2, 4):
         opened = open_here(recipe, f"cache {world}")
         leg = run_leg(opened, world, num_steps=2)
@@ -348,6 +447,24 @@ def test_pages_that_are_damaged_stop_every_run(tmp_path: Path, on_error: str, en
             with pytest.raises(DataError) as caught:
                 run_leg(opened, world, state, 9)
             check_message(caught.value, path)
+
+
+@pytest.mark.parametrize("ending", POLICIES)
+def test_pages_that_are_damaged_may_be_skipped_and_every_run_agrees(tmp_path: Path, ending: str) -> None:
+    """The four records of the row group are bad, one in each lane, whatever the ranks and restores."""
+    recipe, path = three_shards(tmp_path, ending, on_error="skip"), tmp_path / "web" / "b.parquet"
+    damage_pages(path)
+    whole = run_leg(open_here(recipe, "cache of one rank"))
+    came = documents_of(open_here(recipe), whole.steps)["web"]
+    good = Counter(f"{word} {i}>" for i in range(3) for k, word in enumerate(WORDS) if i != 1 or k // 4 != 1)
+    assert Counter({text: n for text, n in came.items() if text.endswith(">")}) <= good
+    assert ending != "pad" or came == good
+    assert counts_of(whole.states[-2]) == {"bad": 4}
+    for world in (2, 4):
+        opened = open_here(recipe, f"cache {world}")
+        first = run_leg(opened, world, num_steps=len(whole.steps) // 2)
+        rest = run_leg(opened, 4 // world, first.states[-1])
+        assert first.digests + rest.digests == whole.digests
 
 
 def test_a_file_that_is_restored_goes_on_where_it_stopped(tmp_path: Path) -> None:

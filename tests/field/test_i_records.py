@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +17,7 @@ import pytest
 
 from tests.elastic.endings import Leg, run_leg
 from tests.field.corpora import (
+    FILES,
     FORMATS,
     POLICIES,
     apart_from_attempt,
@@ -144,7 +149,7 @@ def recipe_of_spoilt(folder: Path, form: str, kind: str, **fields: Any) -> Recip
 
 
 @pytest.mark.parametrize(
-    ("form", "kind"), [("jsonl", "wrap"), ("parquet", "best_fit"), ("memory", "wrap"), ("jsonl", "best_fit")]
+    ("form", "kind"), [("jsonl", "wrap"), ("parquet", "best_fit"), ("jsonl", "best_fit")]
 )
 def test_from_every_step_the_same_is_skipped_and_counted(tmp_path: Path, form: str, kind: str) -> None:
     """On any ranks: rows and states, and the counts are what the cursors have passed."""
@@ -201,7 +206,7 @@ def test_a_record_that_is_dropped_shifts_no_other_lane(tmp_path: Path, form: str
 # The budget -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", FILES)
 def test_the_budget_is_used_up_at_one_step_whatever_the_restores(tmp_path: Path, form: str) -> None:
     """A restore at every step, and at none: the error comes at the same step and names dataset and budget."""
     opened = open_here(recipe_of_spoilt(tmp_path, form, "wrap", max_bad=2))
@@ -243,27 +248,81 @@ def test_what_is_skipped_is_said_in_the_log(
     tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C11: skipped records are counted, logged and budgeted."""
-    opened = open_here(recipe_of_spoilt(tmp_path, form, "wrap"))
+    web = dataset_of(tmp_path, "web", [*words("web", 20), *[None] * 120], form, max_epochs=1, on_error="skip")
+    opened = open_here(recipe_of(tmp_path, web, when_exhausted="pad"))
     with caplog.at_level(logging.INFO, logger="zephon"):
-        run_leg(opened, num_steps=16)
-    assert [r for r in caplog.records if "web" in r.getMessage() and r.levelno >= logging.WARNING]
+        run_leg(opened, executor="threads", workers=2)
+    told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    record = rf"dataset 'web', file '[abc]\.{form}', record \d+: skipped \(null\), got null; number (\d+)"
+    numbers = [int(found[1]) for line in told if (found := re.match(record, line))]
+    assert sorted(numbers) == [1, 2, 3, 4, 5, 10, 100]
+    (end,) = [r.getMessage() for r in caplog.records if "the data end" in r.getMessage()]
+    assert end.endswith("; records skipped: web 120")
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from tests.field.corpora import open_here, recipe_of
+from zephon import Dataset, Loader, LoaderOptions
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    web = Dataset.from_path("web", folder / "a.jsonl", on_error="skip")
+    opened = open_here(recipe_of(folder, web, lanes=1, global_batch_size=1))
+    with Loader(opened, LoaderOptions(executor="processes", workers=1)) as loader:
+        next(loader)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_worker_process_skips_is_said_on_stderr(tmp_path: Path) -> None:
+    """Where nobody set up logging in the worker, which is a fresh process."""
+    (tmp_path / "a.jsonl").write_bytes(line("one and two and three") + b"\n" + BAD_LINES["null"] + b"\n")
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM)
+    run = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "ZEPHON_PLUGINS": "none"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "dataset 'web', file 'a.jsonl', record 1: skipped (null), got null; number 1 here\n" in run.stderr
 
 
 @pytest.mark.parametrize(("form", "kind"), [("jsonl", "wrap"), ("parquet", "best_fit")])
 def test_progress_at_the_end_of_a_pass_is_all_that_was_given(tmp_path: Path, form: str, kind: str) -> None:
-    """The last rows, of what packers held, are part of it."""
+    """The last rows, of what packers held, are part of it; after a restore among them, too."""
     web = dataset_of(tmp_path, "web", words("web", 48), form, max_epochs=1)
-    with loaders(open_here(recipe_of(tmp_path, web, kind=kind, when_exhausted="pad"))) as (loader,):
-        given = sum(int(batch.tokens.sum()) for batch in loader)
-        assert loader.progress().tokens.tolist() == [given]
-        assert loader.progress().documents.tolist() == [48]
-        assert loader.progress().epochs.tolist() == [1.0]
+    opened, given, states = open_here(recipe_of(tmp_path, web, kind=kind, when_exhausted="pad")), 0, []
+    with loaders(opened) as (loader,):
+        for batch in loader:
+            given += int(batch.tokens.sum())
+            assert loader.progress().num_steps == batch.step + 1
+            assert int(loader.progress().tokens[0]) >= given
+            states.append(loader.state_dict())
+        last = loader.progress()
+    assert [last.tokens.tolist(), last.documents.tolist(), last.epochs.tolist()] == [[given], [48], [1.0]]
+    with loaders(opened) as (loader,):
+        loader.load_state_dict(states[-2])
+        assert len(list(loader)) == 1
+        again = loader.progress()
+    assert [again.tokens.tolist(), again.documents.tolist(), again.epochs.tolist()] == [[given], [48], [1.0]]
 
 
 @pytest.mark.parametrize(("form", "kind"), [("jsonl", "wrap"), ("parquet", "best_fit")])
 def test_what_was_skipped_is_counted_to_the_end_of_a_pass(tmp_path: Path, form: str, kind: str) -> None:
-    """The records behind the last document of a lane, too; the state is where the counts are to be seen."""
+    """The records behind the last document of a lane, too, by `progress()`; the state makes these again."""
     documents, kinds = spoilt(form)
     web = dataset_of(tmp_path, "web", documents, form, on_error="skip", order="identity", max_epochs=1)
     opened = open_here(recipe_of(tmp_path, web, kind=kind, when_exhausted="pad"))
-    assert counts_of(run_leg(opened).states[-1]) == dict(Counter(k for k in kinds if k))
+    expected = dict(Counter(k for k in kinds if k))
+    with loaders(opened, 2, any_rank=lambda says: says) as ranks:
+        found: Counter[str] = Counter()
+        for rank in ranks:
+            for _ in rank:
+                pass
+            found.update(rank.progress().counts[0])
+    assert dict(found) == expected

@@ -11,7 +11,7 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from zephon.files import changed, check_unchanged, open_unchanged, read_range
+from zephon.files import changed, check_unchanged, open_unchanged, read_range, rewritten
 from zephon.paths import DataFile
 from zephon.readers.base import TOKEN, Chunks, Origin, Reader, Texts, Tokens, max_open
 from zephon.readers.json_records import parse, parse_column, parse_values
@@ -53,10 +53,11 @@ def open_jsonl(origin: Origin) -> Reader | JsonlReader | RecordSource:
 class _Handle:
     """An open file and the starts of its records; closes when the last user lets go."""
 
-    __slots__ = ("descriptor", "file", "starts")
+    __slots__ = ("ctime_ns", "descriptor", "file", "starts")
 
     def __init__(self, descriptor: int, file: DataFile, starts: Int64) -> None:
         self.descriptor, self.file = descriptor, file
+        self.ctime_ns = file.ctime_ns
         self.starts = starts.data  # gives Python ints, at a third of the time that numpy takes
 
     def __del__(self) -> None:
@@ -151,7 +152,10 @@ class JsonlReader:
             if handle is not None:
                 self._handles.move_to_end(number)
         if handle is not None:
-            check_unchanged(self.name, handle.file, handle.descriptor)
+            ctime_ns = check_unchanged(self.name, handle.file, handle.descriptor)
+            if ctime_ns != handle.ctime_ns:
+                self._compare(number, handle)
+                handle.ctime_ns = ctime_ns
             return handle
         file = self.table.current(number, lambda file: sample(self.name, file))
         starts = load_starts(self.name, file, self._cache, _ignore)
@@ -164,6 +168,13 @@ class JsonlReader:
             for old in list(islice(self._handles, max(0, len(self._handles) - self._max_open))):
                 del self._handles[old]
         return handle
+
+    def _compare(self, number: int, handle: _Handle) -> None:
+        """Refuses an open file of which the sample is another: it was touched since it was listed."""
+        file, descriptor = handle.file, handle.descriptor
+        found = _sample_of(file.size_bytes, lambda start: os.pread(descriptor, SAMPLE_BYTES, start))
+        if found != self.table.samples[number]:
+            raise rewritten(self.name, file)
 
     def where(self, chunk: int, record: int) -> tuple[str, int]:
         """Returns the file's name and the record's number in it; blank lines are not counted."""
@@ -196,10 +207,14 @@ def scan_of(starts: Int64, size_bytes: int, found: str) -> Scan:
 
 def sample(dataset: str, file: DataFile) -> str:
     """Returns the hash of the first, middle and last 4 KiB of a file."""
-    last = max(0, file.size_bytes - SAMPLE_BYTES)
+    return _sample_of(file.size_bytes, lambda start: read_range(dataset, file, start, SAMPLE_BYTES))
+
+
+def _sample_of(size_bytes: int, read: Callable[[int], bytes]) -> str:
+    last = max(0, size_bytes - SAMPLE_BYTES)
     digest = hashlib.sha256()
     for start in (0, last // 2, last):
-        digest.update(read_range(dataset, file, start, SAMPLE_BYTES))
+        digest.update(read(start))
     return digest.hexdigest()[:16]
 
 

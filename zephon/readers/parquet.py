@@ -99,6 +99,7 @@ class ParquetReader:
     def _sample(self, file: DataFile) -> str:
         try:
             footer, head = self._ends(file)
+            parse_footer(footer)
         except _FooterFault:
             return _hash(read_range(self.name, file, 0, _HEAD_BYTES))
         return _hash(footer + head)

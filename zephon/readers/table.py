@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from zephon import retries
 from zephon.cachefiles import replace_file
-from zephon.files import changed, stamped
+from zephon.files import changed, rewritten, stamped, touched_ns
 from zephon.paths import DataFile
 from zephon.readers.base import Chunks, Origin, labels
 
@@ -72,15 +72,25 @@ class ChunkTable:
     num_documents: Ints
     num_bytes: Ints
     _current: dict[int, DataFile] = field(default_factory=dict, repr=False, compare=False)
+    _touched_ns: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
+    """The ctime of files that were touched since they were listed and have the same sample."""
 
     def current(self, number: int, sample: Callable[[DataFile], str]) -> DataFile:
-        """Returns a file with its stamps; a catalogue's is compared with its sample first."""
+        """Returns a file with its stamps; a catalogue's is compared with its sample first.
+
+        So is a local one whose ctime is another than when it was listed: links, modes and names change that,
+        too. Raises `DataError` where the sample differs.
+        """
         file = self._current.get(number)
         if file is None:
             file = with_stamps(self.name, self.files[number])
             if file is not self.files[number] and sample(file) != self.samples[number]:
                 raise changed(self.name, file.shown, "other content than when its catalogue was made")
             self._current[number] = file
+        if not file.is_remote and (at := touched_ns(file)) != self._touched_ns.get(number, file.ctime_ns):
+            if sample(file) != self.samples[number]:
+                raise rewritten(self.name, file)
+            self._touched_ns[number] = at
         return file
 
     def chunks(self) -> Chunks:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon.errors import CheckError, DataError, shorten
+from zephon.errors import CheckError, DataError, WorkerError, shorten
 from zephon.tokenizer.file import (
     FILE_NAME,
     Blueprint,
@@ -30,6 +30,9 @@ from zephon.tokenizer.file import (
 from zephon.tokenizer.probe import Columns, encode_batches, find_difference, hash_columns, probe_batches
 
 BACKENDS = ("auto", "tokenizers", "fastokens")
+_PARALLELISM = "TOKENIZERS_PARALLELISM"
+_threaded_in: list[int] = []
+"""The process that first used the threads of `tokenizers`, which a process forked from it does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +202,7 @@ def _open_reference(blueprint: Blueprint) -> _Library:
     tokenizer.encode_special_tokens = not blueprint.parse_special
 
     def encode(texts: list[str]) -> Columns:
+        _refuse_lost_threads()
         encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=True)
         offsets = np.zeros(len(encodings) + 1, np.int64)
         np.cumsum([len(encoding) for encoding in encodings], out=offsets[1:])
@@ -210,6 +214,25 @@ def _open_reference(blueprint: Blueprint) -> _Library:
         return tokenizer.decode(ids, skip_special_tokens=False)
 
     return _Library(encode, decode, tokenizer.token_to_id)
+
+
+def _refuse_lost_threads() -> None:
+    """Refuses a forked process in which `tokenizers` would wait for ever for threads of its parent.
+
+    Unless the user asks for them, the library itself does without threads there.
+    """
+    asked = os.environ.get(_PARALLELISM)
+    if asked is not None and asked.lower() in ("", "off", "false", "f", "no", "n", "0"):  # as it reads them
+        return
+    if not _threaded_in:
+        _threaded_in.append(os.getpid())
+    elif asked is not None and _threaded_in[0] != os.getpid():
+        raise WorkerError.explained(
+            f"`tokenizers` cannot encode in process {os.getpid()}, which was forked",
+            got=f"used in process {_threaded_in[0]} before the fork, and {_PARALLELISM}={asked}",
+            rule="threads end at a fork: the library would wait for those of its parent for ever",
+            cure=f"start the process with spawn, or unset {_PARALLELISM}",
+        )
 
 
 @contextmanager
