@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-import numbers
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
+from keyword import iskeyword
+
+import numpy as np
 
 from zephon.where import ColumnPath, kind_of, parse_column
 
@@ -25,26 +27,23 @@ def split_by(
     Below the first edge, from each edge on until the next, from the last on, and without a value.
     """
     where = f"dataset {name!r}: partition"
-    if not isinstance(by, str):
-        raise ValueError(f"{where}: `by` must name a column, got {by!r}")
-    if not isinstance(nulls, bool):
-        raise ValueError(f"{where}: `nulls` must be true or false, got {nulls!r}")
-    column = parse_column(by, name, "by")
-    found = _check_edges(where, edges)
-    text = _name(column)
-    pairs = list(pairwise(found))
-    conditions = [f"{text} < {_literal(found[0])}"]
-    conditions += [f"{_literal(low)} <= {text} < {_literal(high)}" for low, high in pairs]
-    conditions.append(f"{text} >= {_literal(found[-1])}")
-    suffixes = [f"lt{_word(found[0])}"]
-    suffixes += [f"{_word(low)}to{_word(high)}" for low, high in pairs]
-    suffixes.append(f"ge{_word(found[-1])}")
+    if not isinstance(by, str) or not isinstance(nulls, bool):
+        rule = "`by` must name a column and `nulls` be true or false"
+        raise ValueError(f"{where}: {rule}, got {by!r} and {nulls!r}")
+    column, found = _name(parse_column(by, name, "by")), _check_edges(where, edges)
+    texts = [json.dumps(edge, ensure_ascii=False) if isinstance(edge, str) else repr(edge) for edge in found]
+    words = [_word(edge) for edge in found]
+    parts = [(f"lt{words[0]}", f"{column} < {texts[0]}")]
+    for (low, high), (least, end) in zip(pairwise(words), pairwise(texts), strict=True):
+        parts.append((f"{low}to{high}", f"{least} <= {column} < {end}"))
+    parts.append((f"ge{words[-1]}", f"{column} >= {texts[-1]}"))
     if nulls:
-        no_number = "" if isinstance(found[0], str) else f" or {text} != {text}"  # NaN is in no other part
-        conditions.append(f"{text} is None{no_number}")
-        suffixes.append("null")
-    chosen = _check_names(where, names, [f"{name}_{suffix}" for suffix in suffixes])
-    return list(zip(chosen, conditions, strict=True))
+        no_number = (
+            "" if isinstance(found[0], str) else f" or {column} != {column}"
+        )  # NaN is in no other part
+        parts.append(("null", f"{column} is None{no_number}"))
+    chosen = _check_names(where, names, [f"{name}_{suffix}" for suffix, _ in parts])
+    return list(zip(chosen, [condition for _, condition in parts], strict=True))
 
 
 def both(where: str, condition: str) -> str:
@@ -56,24 +55,20 @@ def both(where: str, condition: str) -> str:
 
 
 def _check_edges(where: str, edges: Sequence[Edge]) -> list[Edge]:
-    if isinstance(edges, str) or not isinstance(edges, Iterable):
-        raise ValueError(f"{where}: `edges` must be a list of numbers or of texts, got {edges!r}")
-    found: list[Edge] = []
-    for edge in edges:
-        if isinstance(edge, bool) or not isinstance(edge, numbers.Real | str):
+    if isinstance(edges, str) or not isinstance(edges, Sequence | np.ndarray) or not len(edges):
+        raise ValueError(
+            f"{where}: `edges` must be a list of numbers or of texts, at least one, got {edges!r}"
+        )
+    found: list[Edge] = [edge.item() if isinstance(edge, np.generic) else edge for edge in edges]
+    for edge in found:
+        if isinstance(edge, bool) or not isinstance(edge, int | float | str):
             raise ValueError(f"{where}: an edge must be a number or a text, got {edge!r}")
-        if isinstance(edge, str):
-            if any("\ud800" <= letter <= "\udfff" for letter in edge):
-                raise ValueError(f"{where}: an edge must be a text that UTF-8 can hold, got {edge!r}")
-            found.append(str(edge))
-        else:  # numpy's too, of which the repr is no constant
-            found.append(int(edge) if isinstance(edge, numbers.Integral) else float(edge))
-        if isinstance(found[-1], float) and not math.isfinite(found[-1]):
+        if isinstance(edge, str) and any("\ud800" <= letter <= "\udfff" for letter in edge):
+            raise ValueError(f"{where}: an edge must be a text that UTF-8 can hold, got {edge!r}")
+        if isinstance(edge, float) and not math.isfinite(edge):
             raise ValueError(f"{where}: an edge must be finite, got {edge!r}; leave it out, it cuts nothing")
-    if not found:
-        raise ValueError(f"{where}: `edges` must have at least one edge, got none")
-    if len({kind_of(edge) for edge in found}) > 1:
-        raise ValueError(f"{where}: `edges` must be all numbers or all texts, got {list(edges)!r}")
+        if kind_of(edge) != kind_of(found[0]):
+            raise ValueError(f"{where}: `edges` must be all numbers or all texts, got {found!r}")
     for low, high in pairwise(found):
         if not low < high:  # type: ignore[operator]  # of one kind, see above
             raise ValueError(f"{where}: `edges` must ascend strictly, got {high!r} after {low!r}")
@@ -83,38 +78,21 @@ def _check_edges(where: str, edges: Sequence[Edge]) -> list[Edge]:
 def _check_names(where: str, names: Sequence[str] | None, made: list[str]) -> list[str]:
     if names is None:
         if twice := [name for name in made if made.count(name) > 1]:
-            raise ValueError(
-                f"{where}: two parts would be called {twice[0]!r}; give `names`, {len(made)} of them"
-            )
+            raise ValueError(f"{where}: two parts would be called {twice[0]!r}; give {len(made)} `names`")
         return made
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise ValueError(f"{where}: `names` must be a list of texts, got {names!r}")
-    chosen = list(names)
-    if len(chosen) != len(made):
-        raise ValueError(
-            f"{where}: `names` must have a name for each of the {len(made)} parts ({', '.join(made)}), "
-            f"got {len(chosen)}"
-        )
-    if not all(isinstance(name, str) for name in chosen) or len(set(chosen)) < len(chosen):
-        raise ValueError(f"{where}: `names` must be different texts, got {chosen!r}")
-    return chosen
+    is_list = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    if not is_list or not len(set(names)) == len(names) == len(made):
+        rule = f"`names` must be a list of {len(made)} different texts, for {', '.join(made)}"
+        raise ValueError(f"{where}: {rule}, got {names!r}")
+    return list(names)
 
 
 def _name(column: ColumnPath) -> str:
     """Returns the column as conditions name it."""
-    dotted = str(column)
-    try:
-        is_plain = dotted.isascii() and parse_column(dotted, "", "by") == column
-    except ValueError:
-        is_plain = False
-    return (
-        dotted if is_plain else f"col({', '.join(json.dumps(n, ensure_ascii=False) for n in column.names)})"
-    )
-
-
-def _literal(edge: Edge) -> str:
-    """Returns the edge as a constant of a condition."""
-    return json.dumps(edge, ensure_ascii=False) if isinstance(edge, str) else repr(edge)
+    names = column.names
+    if all(name.isascii() and name.isidentifier() and not iskeyword(name) for name in names):
+        return ".".join(names)
+    return f"col({', '.join(json.dumps(name, ensure_ascii=False) for name in names)})"
 
 
 def _word(edge: Edge) -> str:

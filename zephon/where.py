@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from zephon.errors import shorten
@@ -60,6 +60,14 @@ class Within:
     values: tuple[Constant, ...]
     source: str
 
+    @property
+    def comparisons(self) -> tuple[Compare, ...]:
+        """Returns the comparisons of which one holds where this does."""
+        return tuple(
+            Compare(column=self.column, operator="==", other=value, source=self.source)
+            for value in self.values
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -101,37 +109,27 @@ class Where:
         """Returns the top-level columns that the condition needs, by first appearance."""
         return tuple(dict.fromkeys(path.names[0] for path in _paths(self.condition)))
 
-    def expression(self, schema: Any) -> Any:
-        """Returns the condition as a `pyarrow.compute.Expression` for data of the Arrow `schema`.
-
-        True, false or null for each record, as `mask` has it; the schema makes comparisons exact.
-        """
-        from zephon.where_arrow import expression
-
-        return expression(self, schema)
-
     def mask(self, table: Any) -> NDArray[np.bool_]:
         """Returns, (n,) bool, which records of an Arrow table the condition holds for.
 
         A comparison with null is neither true nor false, nor is its `not`; where that is the outcome of the
-        whole the record is left out. With NaN only `!=` is true. Chunks of the table change nothing.
+        whole the record is left out. With NaN only `!=` is true. Comparisons are exact; `DataError`: a column
+        is not there or unfit, or integers beyond 2**53 meet floats, or uint64 from 2**63 on another type.
         """
         from zephon.where_arrow import mask
 
         return mask(self, table)
 
 
-def _paths(condition: Condition) -> Iterator[ColumnPath]:
+def _paths(condition: Condition) -> list[ColumnPath]:
     match condition:
         case Not(part):
-            yield from _paths(part)
+            return _paths(part)
         case All(parts) | Either(parts):
-            for part in parts:
-                yield from _paths(part)
-        case _:
-            yield condition.column
-            if isinstance(condition, Compare) and isinstance(condition.other, ColumnPath):
-                yield condition.other
+            return [path for part in parts for path in _paths(part)]
+        case Compare(column=column, other=ColumnPath() as other):
+            return [column, other]
+    return [condition.column]
 
 
 def parse_where(text: str, dataset: str) -> Where:
@@ -139,7 +137,7 @@ def parse_where(text: str, dataset: str) -> Where:
 
     Comparisons of columns with constants or columns, `in`, `is None`, boolean columns, joined by `and`, `or`
     and `not`. `meta.lang` is a field of the struct `meta`; `col("odd name")` is a column whose name is no
-    word, `col("meta", "odd name")` a field of one. Everything else raises `ValueError` with its place.
+    word that Python keeps (NFKC), `col("meta", "x")` a field. All else raises `ValueError` with its place.
     """
     parser = _Parser(text.strip(), dataset)
     return Where(text=parser.text, dataset=dataset, condition=parser.condition(parser.root(), 0))
@@ -159,7 +157,7 @@ class _Parser:
 
     def __init__(self, text: str, dataset: str, argument: str = "where") -> None:
         self.text, self._dataset, self._argument = text, dataset, argument
-        self._is_wrapped = "\n" in text
+        self._is_wrapped = "\n" in text  # alone where it must be: the places of errors are better without
         self._parsed = f"(\n{text}\n)" if self._is_wrapped else text
 
     def root(self) -> ast.expr:
@@ -173,23 +171,21 @@ class _Parser:
         except (RecursionError, MemoryError, ValueError):
             cure = "shorten it, or compute the value into a column"
             raise self._error(1, 1, "it is nested too deeply or no text", self.text, cure) from None
-        last = self._parsed.count("\n") + 1
-        if self._is_wrapped and not 1 < node.lineno <= (node.end_lineno or 0) < last:
-            raise self._error(1, 1, "it is one expression", self.text, "close every bracket where it opens")
+        if self._is_wrapped and not 1 < node.lineno <= (node.end_lineno or 0) <= self._parsed.count("\n"):
+            rule = "it is one expression, every bracket closed where it opens"
+            raise self._error(1, 1, rule, self.text, f"such as {EXAMPLE}")
         return node
 
-    def refuse(self, node: ast.AST, rule: str, cure: str) -> NoReturn:
-        line = getattr(node, "lineno", 1)
-        before = self._parsed.split("\n")[line - 1].encode()[: getattr(node, "col_offset", 0)]
-        raise self._error(line, len(before.decode()) + 1, rule, self.segment(node), cure)
+    def refuse(self, node: ast.expr, rule: str, cure: str) -> NoReturn:
+        before = self._parsed.split("\n")[node.lineno - 1].encode()[: node.col_offset]
+        raise self._error(node.lineno, len(before.decode()) + 1, rule, self.segment(node), cure)
 
     def _error(self, line: int, character: int, rule: str, got: str, cure: str) -> ValueError:
-        line = max(1, line - self._is_wrapped)
-        place = f"line {line}, character {character}" if self._is_wrapped else f"character {character}"
-        where = f"dataset {self._dataset!r}: `{self._argument}`, {place}"
+        place = f"line {max(1, line - 1)}, " if self._is_wrapped else ""
+        where = f"dataset {self._dataset!r}: `{self._argument}`, {place}character {character}"
         return ValueError(f"{where}: {rule}, got {shorten(got)}; {cure}")
 
-    def segment(self, node: ast.AST) -> str:
+    def segment(self, node: ast.expr) -> str:
         return ast.get_source_segment(self._parsed, node) or self.text
 
     def condition(self, node: ast.expr, depth: int) -> Condition:
@@ -202,100 +198,71 @@ class _Parser:
             case ast.UnaryOp(op=ast.Not()):
                 return Not(self.condition(node.operand, depth + 1))
             case ast.Compare():
-                sides = [node.left, *node.comparators]
-                pairs = tuple(
-                    self._pair(node, left, operator, right)
-                    for left, operator, right in zip(sides, node.ops, node.comparators, strict=False)
-                )
+                sides = pairwise([node.left, *node.comparators])
+                pairs = tuple(self._pair(node, *side, op) for side, op in zip(sides, node.ops, strict=True))
                 return All(pairs) if len(pairs) > 1 else pairs[0]
         column = self.operand(node)
         if not isinstance(column, ColumnPath):
             self.refuse(node, "a condition has a column", f"compare it with one, such as {EXAMPLE}")
         return Compare(column=column, operator="==", other=True, source=self.segment(node))
 
-    def _pair(self, whole: ast.Compare, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Condition:
+    def _pair(self, whole: ast.Compare, left: ast.expr, right: ast.expr, operator: ast.cmpop) -> Condition:
         source, found = self.segment(whole), self.operand(left)
-        if isinstance(operator, ast.Is | ast.IsNot):
-            if not isinstance(found, ColumnPath) or not _is_none(right):
-                self.refuse(whole, "`is` asks for None", "write COLUMN is None, or compare with ==")
-            missing = Missing(found, source)
-            return missing if isinstance(operator, ast.Is) else Not(missing)
-        if isinstance(operator, ast.In | ast.NotIn):
+        if isinstance(operator, ast.Is | ast.IsNot | ast.In | ast.NotIn):
             if not isinstance(found, ColumnPath):
-                self.refuse(left, "left of `in` stands a column", 'such as `lang in ["en", "de"]`')
-            within = Within(found, self._values(right), source)
-            return within if isinstance(operator, ast.In) else Not(within)
+                self.refuse(left, "left of `in` and `is` stands a column", 'such as `lang in ["en", "de"]`')
+            if isinstance(operator, ast.In | ast.NotIn):
+                part: Condition = Within(found, self._values(right), source)
+            elif isinstance(right, ast.Constant) and right.value is None:
+                part = Missing(found, source)
+            else:
+                self.refuse(whole, "`is` asks for None", "write COLUMN is None, or compare with ==")
+            return Not(part) if isinstance(operator, ast.IsNot | ast.NotIn) else part
         other, symbol = self.operand(right), _OPERATORS[type(operator)]
-        if isinstance(found, ColumnPath):
-            return Compare(column=found, operator=symbol, other=other, source=source)
-        if isinstance(other, ColumnPath):
-            return Compare(column=other, operator=_MIRRORED[symbol], other=found, source=source)
-        self.refuse(whole, "a comparison has a column", f"such as {EXAMPLE}; a column takes no quotes")
+        if not isinstance(found, ColumnPath):
+            found, other, symbol = other, found, _MIRRORED[symbol]
+        if not isinstance(found, ColumnPath):
+            self.refuse(whole, "a comparison has a column", f"such as {EXAMPLE}; a column takes no quotes")
+        return Compare(column=found, operator=symbol, other=other, source=source)
 
     def _values(self, node: ast.expr) -> tuple[Constant, ...]:
-        cure = (
-            'such as `lang in ["en", "de"]`; a list in a column, or a part of a text, cannot be looked into'
-        )
-        if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
-            self.refuse(node, "right of `in` stands a list of constants that is not empty", cure)
-        values: list[Constant] = []
-        for element in node.elts:
-            value = self.operand(element)
-            if isinstance(value, ColumnPath) or (values and kind_of(value) != kind_of(values[0])):
-                rule = "a list has constants of one kind: numbers, texts or truth values"
-                self.refuse(element, rule, 'such as `lang in ["en", "de"]`; join several lists by `or`')
-            values.append(value)
-        return tuple(values)
+        found = [self.operand(e) for e in node.elts] if isinstance(node, ast.List | ast.Tuple) else []
+        values = tuple(value for value in found if not isinstance(value, ColumnPath))
+        if len(values) == len(found) and len({kind_of(value) for value in values}) == 1:
+            return values
+        cure = 'such as `lang in ["en", "de"]`; no list in a column, nor part of a text, is looked into'
+        self.refuse(node, "right of `in` stands a list of numbers, of texts or of truth values", cure)
 
     def operand(self, node: ast.expr) -> ColumnPath | Constant:
         match node:
             case ast.Name(id=name):
-                return ColumnPath((self._as_written(node, name),))
+                return ColumnPath((name,))
             case ast.Attribute():
-                return self._field(node)
+                names, before = [node.attr], node.value
+                while isinstance(before, ast.Attribute):
+                    names.insert(0, before.attr)
+                    before = before.value
+                if isinstance(column := self.operand(before), ColumnPath):
+                    return ColumnPath((*column.names, *names))
+                self.refuse(before, "before a dot stands a column", "such as `meta.lang`")
             case ast.Call(func=ast.Name(id="col"), args=args, keywords=[]) if args:
-                texts = tuple(arg.value if isinstance(arg, ast.Constant) else None for arg in args)
-                names = tuple(text for text in texts if isinstance(text, str) and text)
-                if len(names) == len(args):
-                    return ColumnPath(names)
-            case ast.Constant(value=bool() | int() | float() | str() as value):
-                return self._constant(node, value)
+                texts = [arg.value for arg in args if isinstance(arg, ast.Constant)]
+                if len(texts) == len(args) and all(text and isinstance(text, str) for text in texts):
+                    return ColumnPath(tuple(map(str, texts)))
+            case ast.Constant(value=str() as text):
+                if any("\ud800" <= letter <= "\udfff" for letter in text):
+                    self.refuse(node, "a text is one that UTF-8 can hold", "leave out the lone surrogates")
+                return text
+            case ast.Constant(value=bool() | int() | float() as value):
+                return value
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-                if not isinstance(value, bool):
-                    return -value
+                return -value
         self.refuse(node, *_why_not(node))
-
-    def _field(self, node: ast.expr) -> ColumnPath:
-        names: list[str] = []
-        while isinstance(node, ast.Attribute):
-            names.append(self._as_written(node, node.attr))
-            node = node.value
-        column = self.operand(node)
-        if not isinstance(column, ColumnPath):
-            self.refuse(node, "before a dot stands a column", "such as `meta.lang`")
-        return ColumnPath((*column.names, *reversed(names)))
-
-    def _as_written(self, node: ast.expr, name: str) -> str:
-        """Returns the name; refuses one that Python brings to another form, which the column may not have."""
-        if not self.segment(node).endswith(name):
-            self.refuse(node, "a name is of letters that Python keeps as they are", 'write col("name")')
-        return name
-
-    def _constant(self, node: ast.expr, value: Constant) -> Constant:
-        if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
-            self.refuse(node, "a text is one that UTF-8 can hold", "leave out the lone surrogates")
-        return value
 
 
 def kind_of(value: Constant) -> str:
     """Returns `truth value`, `text` or `number`."""
-    if isinstance(value, bool):
-        return "truth value"
-    return "text" if isinstance(value, str) else "number"
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+    return {bool: "truth value", str: "text"}.get(type(value), "number")
 
 
 def _why_not(node: ast.expr) -> tuple[str, str]:
@@ -305,11 +272,7 @@ def _why_not(node: ast.expr) -> tuple[str, str]:
             return "None stands only in `is None` and `is not None`", "write COLUMN is None"
         case ast.Call():
             return "the only call is col with one or more names", 'write col("odd name"), or no call'
-        case ast.BinOp(op=ast.BitAnd() | ast.BitOr()) | ast.UnaryOp(op=ast.Invert()):
-            return "conditions are joined by `and`, `or` and `not`", f"such as {EXAMPLE}"
-        case ast.BinOp() | ast.UnaryOp(op=ast.USub() | ast.UAdd()):
-            cure = 'compute the value into a column; a column with an odd name is col("odd name")'
-            return "columns are compared as they are, without arithmetic", cure
-        case ast.BoolOp() | ast.Compare() | ast.UnaryOp():
-            return "what is compared is a column or a constant", "join conditions by `and`, `or` and `not`"
+        case ast.BinOp() | ast.UnaryOp():
+            rule = "columns are compared without arithmetic, and conditions joined by `and`, `or` and `not`"
+            return rule, 'compute the value into a column; a column with an odd name is col("odd name")'
     return "what is compared is a column, a number, a text, True or False", f"such as {EXAMPLE}"
