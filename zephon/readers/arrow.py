@@ -8,9 +8,8 @@ nothing is copied and a file that shrinks is an error. The others are read a rec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,19 +24,13 @@ from zephon.readers.arrow_messages import (
     DICTIONARY,
     END,
     SCHEMA,
-    Batch,
     DamageError,
     Message,
-    Plain,
-    Span,
-    batch_of,
-    check_expanded_sizes,
-    column_bytes,
-    is_big_endian,
+    as_stored,
+    damage,
+    is_list,
     message_at,
     messages,
-    plain_column,
-    schema_of,
 )
 from zephon.readers.base import TOKEN, Chunks, Column, Origin, max_open
 from zephon.readers.jsonl import sample
@@ -50,6 +43,7 @@ PIECE_RECORDS = 8192
 """A batch that is read in place is cut evenly into pieces, as few as have no more than these on average."""
 RULE = "an Arrow file or stream is complete, and its metadata fits its buffers"
 _BLOCK_BYTES = 64 << 10
+_HEAD_BYTES = 4 << 10
 _DAMAGED = -1
 """The place of the one record that stands for what follows a damage."""
 _NUM_KEPT = 256
@@ -58,14 +52,13 @@ _MAX_OPEN_FILES = 64
 Int64 = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Head:
-    """What a stream begins with, and how to read a column of its record batches."""
+class _Head(NamedTuple):
+    """What a stream begins with."""
 
     schema: Any
-    is_big_endian: bool
-    parts: list[Span]
-    """The messages that a record batch needs ahead of it when it is read alone: schema and dictionaries."""
+    stored: Any
+    parts: list[tuple[int, int]]
+    """(start, end) of the messages that a batch needs ahead of it: schema and dictionaries."""
 
 
 class ArrowReader:
@@ -75,82 +68,63 @@ class ArrowReader:
         self.name, self._on_error = origin.dataset.name, origin.dataset.on_error
         self._field = origin.dataset.tokens or origin.dataset.text
         self.is_tokenized = bool(origin.dataset.tokens)
-        self._reset()
+        self._heads, self._batches, self._tables = Kept(_NUM_KEPT), Kept(_NUM_KEPT), Kept(1)
+        self._open, self._in_place = Kept(max_open(_MAX_OPEN_FILES)), set[int]()
         key = [self._field, self.is_tokenized, self._on_error]
         self.table = open_table(origin, "arrow", self._scan, key=key, by_bytes=False)
 
-    def _reset(self) -> None:
-        self._heads, self._batches, self._tables = Kept(_NUM_KEPT), Kept(_NUM_KEPT), Kept(1)
-        self._open = Kept(max_open(_MAX_OPEN_FILES))
-        self._in_place: set[int] = set()
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        for name in ("_heads", "_batches", "_tables", "_open", "_in_place"):
-            del state[name]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._reset()
-        self.__dict__.update(state)
-
     def _scan(self, file: DataFile, _advance: Advance) -> Scan:
         rows: list[tuple[int, int, int]] = []
-        head: _Head | None = None
+        stored: Any = None
         with open_file(self.name, file, block_bytes=_BLOCK_BYTES) as source:
             try:
                 for message in messages(source, file.size_bytes):
                     if message.kind == SCHEMA:
-                        head = _head_of(message)
-                        path = file.shown
-                        check_column(self.name, path, head.schema, self._field, tokens=self.is_tokenized)
-                    elif message.kind == BATCH and head is not None:
-                        rows += self._pieces(message, head)
-            except DamageError as damage:
+                        schema = message.schema()
+                        check_column(self.name, file.shown, schema, self._field, tokens=self.is_tokenized)
+                        stored = as_stored(schema)
+                    elif message.kind == BATCH:
+                        rows += self._pieces(message, stored)
+            except DamageError as damaged:
                 check_file(self.name, file)
                 if self._on_error != "skip":
-                    raise self._unreadable(file, damage) from None
+                    raise self._unreadable(file, damaged) from None
                 rows.append((_DAMAGED, 1, 1))
         table = np.array(rows, np.int64).reshape(len(rows), 3)
         places, num_documents, num_bytes = table.T.copy()
-        found = sample(self.name, file)
+        found = self._sample(file)
         return Scan(places=places, num_documents=num_documents, num_bytes=num_bytes, sample=found)
 
-    def _pieces(self, message: Message, head: _Head) -> list[tuple[int, int, int]]:
+    def _pieces(self, message: Message, stored: Any) -> list[tuple[int, int, int]]:
         """Returns the place, documents and weight of each chunk of a record batch."""
-        batch = batch_of(message)
-        if not batch.num_records:
-            return []
-        num_bytes = column_bytes(batch, head.schema, self._field)
-        num_pieces = 1
-        if _plain(message, batch, head, self._field) is not None:
-            num_pieces = max(-(-num_bytes // PIECE_BYTES), -(-batch.num_records // PIECE_RECORDS))
-            num_pieces = min(num_pieces, batch.num_records)
-        edges = _edges(batch.num_records, num_pieces)
-        weight = max(1, num_bytes // num_pieces)
-        return [(message.place, last - first, weight) for first, last in pairwise(edges)]
+        count = message.num_records()
+        num_bytes, values = message.column(stored, self._field)
+        num_pieces = 1 if values is None else max(-(-num_bytes // PIECE_BYTES), -(-count // PIECE_RECORDS))
+        num_pieces = min(num_pieces, count)
+        edges = [i * count // num_pieces for i in range(num_pieces + 1)] if count else []
+        return [(message.place, b - a, max(1, num_bytes // num_pieces)) for a, b in pairwise(edges)]
 
     def chunks(self) -> Chunks:
-        """Returns the record batches and pieces, weighed by their share of the column as it is stored."""
+        """Returns the batches and pieces, weighed by the column as it is stored; compressed, by the batch."""
         return self.table.chunks()
 
     def read(self, chunk: int) -> Column:
         """Returns the documents of a chunk."""
-        number = self.table.file_of(chunk)
-        file = self.table.current(number, self._sample)
+        number, file = self._file(chunk)
         if self.table.places[chunk] == _DAMAGED:
             return Column.all_faulty(1, Fault("damaged", "a stream that is cut or damaged", RULE))
         try:
-            plain, first, last = self._place(number, file, chunk)
-            if plain is not None:
-                return self._column(self._range(file, plain, first, last)[0])
-            table = self._table(number, file, chunk)
-            return self._column(_checked(values_at(table, self._field)))
-        except DamageError as damage:
+            message, values, first, last = self._find(number, file, chunk)
+            if values is None:
+                values = _checked(values_at(self._table(number, file, message), self._field))
+            else:
+                values, _, _ = self._range(file, message, values, first, last)
+            return self._column(values)
+        except DamageError as damaged:
             check_file(self.name, file)
             if self._on_error != "skip":
-                raise self._unreadable(file, damage) from None
-            fault = Fault("damaged", f"a record batch: {damage}", RULE)
+                raise self._unreadable(file, damaged) from None
+            fault = Fault("damaged", f"a record batch: {damaged}", RULE)
             return Column.all_faulty(int(self.table.num_documents[chunk]), fault)
 
     def view(self, chunk: int) -> View | None:
@@ -158,28 +132,27 @@ class ArrowReader:
 
         Its documents are read once here, to find those that are none.
         """
-        number = self.table.file_of(chunk)
-        file = self.table.current(number, self._sample)
+        number, file = self._file(chunk)
         if file.is_remote or self.table.places[chunk] == _DAMAGED:
             return None
         try:
-            plain, first, last = self._place(number, file, chunk)
-            if plain is None or (self.is_tokenized and plain.item_bytes != TOKEN.itemsize):
+            message, values, first, last = self._find(number, file, chunk)
+            if values is None or (self.is_tokenized and _sizes(values.type)[1] != TOKEN.itemsize):
                 return None
-            values, span = self._range(file, plain, first, last)
+            values, start, num_bytes = self._range(file, message, values, first, last)
         except DamageError:
             return None  # `read` says what it is
         column = self._column(values)
-        if len(column.data) != span.num_bytes:
+        if len(column.data) != num_bytes:
             return None  # a faulty record has bytes, which stand between those of the others
         descriptor = self._descriptor(number, file)
         self._in_place.add(number)
         return View(
-            hot=(None, descriptor.number, (column.offsets + span.start).data, bool(column.faults)),
+            hot=(None, descriptor.number, (column.offsets + start).data, bool(column.faults)),
             file=descriptor,
             faults=dict(column.faults),
             replaced=frozenset(),
-            size_bytes=span.num_bytes,
+            size_bytes=num_bytes,
             may_map=False,
         )
 
@@ -190,102 +163,94 @@ class ArrowReader:
             file = self.table.current(number, self._sample)
             check_unchanged(self.name, file, self._descriptor(number, file).number)
 
-    def _descriptor(self, number: int, file: DataFile) -> Descriptor:
-        return self._open.get(number, lambda: Descriptor(open_unchanged(self.name, file)))
-
     def values(self, chunk: int, columns: Sequence[str]) -> pa.Table:
         """Returns other columns of all records of a chunk; null for the record of a damage."""
-        number = self.table.file_of(chunk)
-        file = self.table.current(number, self._sample)
+        number, file = self._file(chunk)
         if self.table.places[chunk] == _DAMAGED:
             return pa.table({name: pa.nulls(1) for name in columns})
         try:
-            self._check_columns(file, self._head(number, file).schema.names, columns)
-            _, first, last = self._place(number, file, chunk)
-            table = self._table(number, file, chunk).select(list(columns)).slice(first, last - first)
-            table = table.replace_schema_metadata()
-            table.validate(full=True)
-        except (DamageError, pa.ArrowInvalid) as damage:
+            names = self._head(number, file).schema.names
+            if missing := [name for name in columns if name not in names]:
+                raise DataError.explained(
+                    f"dataset {self.name!r}: {file.shown} has no column {missing[0]!r}",
+                    got=f"the columns {', '.join(names)}",
+                    rule="every file has the columns that are compared, sorted by or shown",
+                    cure="name one of these columns",
+                )
+            message, _, first, last = self._find(number, file, chunk)
+            table = self._table(number, file, message).select(list(columns)).slice(first, last - first)
+            with damage():
+                table = table.replace_schema_metadata()
+                table.validate(full=True)
+        except DamageError as damaged:
             check_file(self.name, file)
-            raise self._unreadable(file, damage) from None
+            raise self._unreadable(file, damaged) from None
         return table
 
-    def _check_columns(self, file: DataFile, names: list[str], columns: Sequence[str]) -> None:
-        if missing := [name for name in columns if name not in names]:
-            raise DataError.explained(
-                f"dataset {self.name!r}: {file.shown} has no column {missing[0]!r}",
-                got=f"the columns {', '.join(names)}",
-                rule="every file has the columns that are compared, sorted by or shown",
-                cure="name one of these columns",
-            )
+    def _file(self, chunk: int) -> tuple[int, DataFile]:
+        """Returns the number of the chunk's file, and the file."""
+        number = self.table.file_of(chunk)
+        return number, self.table.current(number, self._sample)
+
+    def _sample(self, file: DataFile) -> str:
+        return sample(self.name, file)
+
+    def _descriptor(self, number: int, file: DataFile) -> Descriptor:
+        return self._open.get(number, lambda: Descriptor(open_unchanged(self.name, file)))
 
     def _column(self, values: Any) -> Column:
         return tokens_from_arrow(values) if self.is_tokenized else column_from_arrow(values)
 
-    def _place(self, number: int, file: DataFile, chunk: int) -> tuple[Plain | None, int, int]:
-        """Returns where the column of the chunk's batch lies, and the records [first, last) of the chunk."""
+    def _find(self, number: int, file: DataFile, chunk: int) -> tuple[Message, Any, int, int]:
+        """Returns the chunk's batch, its column if that is to be read in place, and the chunk's records."""
         table, start = self.table, int(self.table.first_chunks[number])
         place = int(table.places[chunk])
         first_piece = start + int(np.searchsorted(table.places[start:chunk], place))
         first = int(table.num_documents[first_piece:chunk].sum())
-        plain = self._batches.get((number, place), lambda: self._find(number, file, place))
-        return plain, first, first + int(table.num_documents[chunk])
+        message, values = self._batches.get((number, place), lambda: self._batch(number, file, place))
+        return message, values, first, first + int(table.num_documents[chunk])
 
-    def _find(self, number: int, file: DataFile, place: int) -> Plain | None:
-        head, message = self._head(number, file), self._message(file, place)
-        return _plain(message, batch_of(message), head, self._field)
-
-    def _message(self, file: DataFile, place: int) -> Message:
-        with open_file(self.name, file, block_bytes=_BLOCK_BYTES) as source:
+    def _batch(self, number: int, file: DataFile, place: int) -> tuple[Message, Any]:
+        with open_file(self.name, file, block_bytes=_HEAD_BYTES) as source:
             message = message_at(source, place, file.size_bytes)
         if message is None:
             raise DamageError(f"the end of a stream at byte {place:,}")
-        return message
+        return message, message.column(self._head(number, file).stored, self._field)[1]
 
-    def _range(self, file: DataFile, plain: Plain, first: int, last: int) -> tuple[Any, Span]:
-        """Returns the records [first, last) of a batch, and where their bytes lie."""
-        size = plain.offset_bytes
-        start = plain.offsets.start + first * size
-        raw = read_range(self.name, file, start, (last - first + 1) * size)
-        offsets = np.frombuffer(raw, np.dtype(f"<i{size}")).astype(np.int64)
-        low, high = int(offsets[0]), int(offsets[-1])
-        if low < 0 or high * plain.item_bytes > plain.data.num_bytes or (np.diff(offsets) < 0).any():
+    def _range(
+        self, file: DataFile, message: Message, values: Any, first: int, last: int
+    ) -> tuple[Any, int, int]:
+        """Returns the records [first, last) of a column, where their bytes begin, and how many there are."""
+        validity, offsets, *_, data = values.buffers()
+
+        def read(buffer: Any, start: int, end: int) -> bytes:
+            return read_range(self.name, file, message.place_of(buffer) + start, end - start)
+
+        size, item_bytes = _sizes(values.type)
+        ends = np.frombuffer(read(offsets, first * size, (last + 1) * size), f"<i{size}").astype(np.int64)
+        low, high = int(ends[0]) * item_bytes, int(ends[-1]) * item_bytes
+        if low < 0 or high > data.size or (np.diff(ends) < 0).any():
             raise DamageError("offsets that lead out of their buffer")
-        items = plain.item_bytes
-        span = Span(start=plain.data.start + low * items, num_bytes=(high - low) * items)
-        data = read_range(self.name, file, span.start, span.num_bytes)
-        validity = None
-        if plain.validity is not None:
-            begin, end = first // 8, -(-last // 8)
-            bits = np.frombuffer(
-                read_range(self.name, file, plain.validity.start + begin, end - begin), np.uint8
-            )
-            valid = np.unpackbits(bits, bitorder="little")[first - 8 * begin :][: last - first]
-            validity = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+        bits = read(validity, first // 8, -(-last // 8)) if values.null_count else None
+        array = _array(values.type, bits, first % 8, ends - ends[0], read(data, low, high))
         if file.is_remote:
             check_file(self.name, file)
-        return _array(plain.kind, validity, offsets - low, data), span
+        return array, message.place_of(data) + low, high - low
 
-    def _table(self, number: int, file: DataFile, chunk: int) -> pa.Table:
-        """Returns the record batch that a chunk is of, whole; the last one is kept."""
-        place = int(self.table.places[chunk])
-        return self._tables.get((number, place), lambda: self._read_table(number, file, place))
+    def _table(self, number: int, file: DataFile, message: Message) -> pa.Table:
+        """Returns a record batch, whole; the last one is kept."""
+        return self._tables.get((number, message.place), lambda: self._read_table(number, file, message))
 
-    def _read_table(self, number: int, file: DataFile, place: int) -> pa.Table:
-        head, message = self._head(number, file), self._message(file, place)
-        parts = [span for span in head.parts if span.start < place]
-        spans = [*parts, Span(start=place, num_bytes=message.end - place)]
-        data = [read_range(self.name, file, span.start, span.num_bytes) for span in spans]
+    def _read_table(self, number: int, file: DataFile, message: Message) -> pa.Table:
+        ahead = [part for part in self._head(number, file).parts if part[0] < message.place]
+        parts = [*ahead, (message.place, message.end)]
+        data = [read_range(self.name, file, start, end - start) for start, end in parts]
         check_file(self.name, file)
-        for part in data:
-            check_expanded_sizes(part)
         try:
-            with pa.ipc.open_stream(pa.BufferReader(b"".join([*data, END]))) as stream:
+            with damage(), pa.ipc.open_stream(pa.BufferReader(b"".join([*data, END]))) as stream:
                 return pa.Table.from_batches([stream.read_next_batch()])
-        except pa.ArrowMemoryError:
-            raise
-        except (pa.ArrowException, OSError, StopIteration) as error:
-            raise DamageError((str(error).strip() or repr(error)).splitlines()[0][:200]) from None
+        except pa.ArrowMemoryError as error:  # of a damaged size, or for want of memory: no reason to skip
+            raise self._unreadable(file, error) from None
 
     def _head(self, number: int, file: DataFile) -> _Head:
         return self._heads.get(number, lambda: self._read_head(file))
@@ -293,16 +258,14 @@ class ArrowReader:
     def _read_head(self, file: DataFile) -> _Head:
         with open_file(self.name, file, block_bytes=_BLOCK_BYTES) as source:
             found = messages(source, file.size_bytes)
-            head = _head_of(next(found))
-            if any(_has_dictionary(kind) for kind in head.schema.types):
+            first = next(found)
+            schema, parts = first.schema(), [(first.place, first.end)]
+            if "dictionary<" in str(schema):
                 try:
-                    head.parts.extend(_span_of(m) for m in found if m.kind == DICTIONARY)
+                    parts.extend((m.place, m.end) for m in found if m.kind == DICTIONARY)
                 except DamageError:
                     check_file(self.name, file)  # what comes ahead of a damage can be read
-        return head
-
-    def _sample(self, file: DataFile) -> str:
-        return sample(self.name, file)
+        return _Head(schema, as_stored(schema), parts)
 
     def _unreadable(self, file: DataFile, error: object) -> DataError:
         return DataError.explained(
@@ -322,37 +285,21 @@ class ArrowReader:
         return self.table.identity
 
 
-def _head_of(message: Message) -> _Head:
-    schema, other_way = schema_of(message), is_big_endian(message)
-    return _Head(schema=schema, is_big_endian=other_way, parts=[_span_of(message)])
+def _array(kind: Any, bits: bytes | None, skipped: int, offsets: Int64, data: bytes) -> Any:
+    """Returns the array of strings or lists of these buffers, of which `skipped` bits come ahead."""
+    count, content = len(offsets) - 1, pa.py_buffer(data)
+    buffers = [bits and pa.py_buffer(bits), pa.py_buffer(bytes(8 * skipped) + offsets.tobytes())]
+    if not is_list(kind):
+        return pa.Array.from_buffers(pa.large_binary(), count, [*buffers, content], offset=skipped)
+    items = pa.Array.from_buffers(kind.value_type, int(offsets[-1]), [None, content])
+    large = pa.large_list(kind.value_type)
+    return pa.Array.from_buffers(large, count, buffers, offset=skipped, children=[items])
 
 
-def _span_of(message: Message) -> Span:
-    return Span(start=message.place, num_bytes=message.end - message.place)
-
-
-def _plain(message: Message, batch: Batch, head: _Head, field: str) -> Plain | None:
-    return None if head.is_big_endian else plain_column(message, batch, head.schema, field)
-
-
-def _edges(num_records: int, num_pieces: int) -> list[int]:
-    """Returns where the pieces of a batch begin, and its end."""
-    return [i * num_records // num_pieces for i in range(num_pieces + 1)]
-
-
-def _array(kind: Any, validity: Any, offsets: Int64, data: bytes) -> Any:
-    """Returns the array of strings or lists of these buffers, with offsets of 64 bits."""
-    count, buffers = len(offsets) - 1, [validity, pa.py_buffer(offsets.tobytes())]
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return pa.Array.from_buffers(pa.large_binary(), count, [*buffers, pa.py_buffer(data)])
-    items = pa.Array.from_buffers(kind.value_type, int(offsets[-1]), [None, pa.py_buffer(data)])
-    return pa.Array.from_buffers(pa.large_list(kind.value_type), count, buffers, children=[items])
-
-
-def _has_dictionary(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        return True
-    return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
+def _sizes(kind: Any) -> tuple[int, int]:
+    """Returns the bytes of an offset, and of what offsets count."""
+    large = kind in (pa.large_string(), pa.large_binary()) or pa.types.is_large_list(kind)
+    return 8 if large else 4, kind.value_type.bit_width // 8 if is_list(kind) else 1
 
 
 _AS_BINARY = {
@@ -364,32 +311,14 @@ _AS_BINARY = {
 
 def _checked(values: Any) -> Any:
     """Returns the values as binaries if they are texts; raises `DamageError` for buffers that do not fit."""
-    checked = []
-    try:
-        for array in values.chunks:
-            if pa.types.is_dictionary(array.type):
-                words = _binary(array.dictionary)
-                array = pa.DictionaryArray.from_arrays(array.indices, words)
-            else:
-                array = _binary(array)
-            array.validate(full=True)
-            checked.append(_without_null_views(array) if array.type == pa.binary_view() else array)
-    except (pa.ArrowException, OSError) as error:
-        raise DamageError(str(error).splitlines()[0][:200]) from None
-    return pa.chunked_array(checked, checked[0].type)
-
-
-def _binary(array: Any) -> Any:
-    """Returns an array of strings as one of binaries, whose bytes are not looked at."""
-    return array.view(_AS_BINARY[array.type]) if array.type in _AS_BINARY else array
-
-
-def _without_null_views(array: Any) -> Any:
-    """Returns an array of views with empty ones for nulls, which Arrow does not check, but follows."""
-    if not array.null_count:
-        return array
-    validity, views, *data = array.buffers()
-    rows = np.frombuffer(views, "<i4").reshape(-1, 4).copy()
-    rows[array.offset : array.offset + len(array)][array.is_null().to_numpy(zero_copy_only=False)] = 0
-    buffers = [validity, pa.py_buffer(rows.tobytes()), *data]
-    return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset)
+    [array] = values.chunks
+    with damage():
+        is_dictionary = pa.types.is_dictionary(array.type)
+        words = array.dictionary if is_dictionary else array
+        if words.type in _AS_BINARY:
+            words = words.view(_AS_BINARY[words.type])
+        array = pa.DictionaryArray.from_arrays(array.indices, words) if is_dictionary else words
+        array.validate(full=True)
+    if array.type == pa.binary_view():  # null ones lead anywhere, and Arrow would follow them
+        array = pa.array(array.to_pylist(), pa.large_binary())
+    return array

@@ -1,6 +1,6 @@
 """The last few of what readers make at first need: open files, headers, a decoded batch.
 
-Downstream: the readers of this folder, which leave it out when they are pickled.
+Downstream: the readers of this folder. It is empty again after pickling.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ class Kept:
     def __init__(self, limit: int) -> None:
         self._limit, self._lock = limit, threading.Lock()
         self._values: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def __reduce__(self) -> tuple[type[Kept], tuple[int]]:
+        """Keeps the limit alone when it is pickled."""
+        return Kept, (self._limit,)
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """Returns what is kept for `key`, made now if there is none."""
