@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from zephon_torchtitan import phase
 
+import zephon as z
 from plugins.torchtitan.tests.corpus import LONG, STEPS, write_jsonl
 from plugins.torchtitan.tests.fixtures import Titan
 from plugins.torchtitan.tests.ranks import Job
@@ -63,6 +66,28 @@ def test_a_checkpoint_holds_one_key_for_each_lane_and_the_shared_ones(three_step
         entry = json.loads(leaves[name])
         assert (entry["lane"], entry["rows"]) == (lane, 3)
         assert len(leaves[name]) < 1000
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_a_checkpoint_is_gone_on_from_in_a_new_phase(
+    three_steps: Job, unbroken: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "phase1.json"
+    folder = three_steps.dump / "checkpoint" / "step-3"
+    monkeypatch.setattr("sys.argv", ["phase", str(folder), "--out", str(out)])
+    phase.main()
+    recipe = z.Recipe.from_toml(three_steps.dump / "data" / "recipe.toml").continue_from(out)
+    with recipe.loader(dp_rank=0, dp_world_size=1) as loader:
+        digests = [z.step_digest(z.digest(next(loader))) for _ in range(2)]
+    assert digests == [unbroken.digests[step] for step in (3, 4)]
+    longer = replace(recipe, packing=replace(recipe.packing, seq_len=4 * recipe.packing.seq_len))
+    with longer.loader(dp_rank=0, dp_world_size=1) as loader:
+        assert next(loader).step == 0
+
+
+def test_what_is_no_checkpoint_of_the_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(z.StateError, match=r"step-9' holds no state of the data\n  got:  No such file"):
+        phase.read_state(tmp_path / "step-9")
 
 
 def test_a_checkpoint_of_which_the_data_is_not_loaded(titan: Titan, three_steps: Job, tmp_path: Path) -> None:
