@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from zephon_torchtitan import phase
 
 import zephon as z
 from plugins.torchtitan.tests.corpus import LONG, STEPS, write_jsonl
 from plugins.torchtitan.tests.fixtures import Titan
 from plugins.torchtitan.tests.ranks import Job
+from zephon_torchtitan import phase
 
 REFUSED = "the run is refused"
 CURE = "--dataloader.restart-data"
