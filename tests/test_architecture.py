@@ -51,6 +51,7 @@ MAY_ACT_ON_IMPORT = (
     "zephon/__main__.py",
     "zephon/demo/__main__.py",
     "plugins/torchtitan/zephon_torchtitan/cpu.py",
+    "plugins/torchtitan/zephon_torchtitan/phase.py",
     "zephon/__init__.py",
 )
 """A program's start; the package, which refuses to work beside its namesake."""

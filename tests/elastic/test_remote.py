@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import os
@@ -90,6 +91,13 @@ FORMATS = {
     "jsonl_gz": GZIPPED,
     "stream": replace(GZIPPED, stream=True),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leaves_nothing_open() -> Iterator[None]:
+    """Lets go of the descriptors of readers, which stand in cycles."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
@@ -258,6 +266,21 @@ def test_a_spool_smaller_than_the_data_gives_the_same_steps(
     assert sum(kept) < limit_bytes + 12 * max(kept)
 
 
+def test_the_chunks_of_a_block_are_read_together(
+    tmp_path: Path, server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block of all documents needs 48 chunks; one after the other they would take 2.4 s and more."""
+    monkeypatch.setattr(feed, "MIN_BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(feed, "MAX_BLOCK_BYTES", 1 << 16)
+    opened = open_small(PARQUET.recipe(serve(server, PARQUET.files()), tmp_path), tmp_path / "cache")
+    server.switches.latency_s = 0.05
+    server.switches.requests.clear()
+    begun = time.monotonic()
+    digests(opened, STEPS, 1, THREADS)
+    assert len(server.switches.requests) >= 48
+    assert time.monotonic() - begun < 1.5
+
+
 # What cannot pass: one error, in seconds --------------------------------------------------------------------
 
 
@@ -391,6 +414,7 @@ from zephon.options import LoaderOptions
 
 
 def main(executor, ending, *paths):
+    print("begun", flush=True)
     feed.MIN_BLOCK_BYTES = feed.MAX_BLOCK_BYTES = 64
     here, data = Path.cwd(), Dataset.from_path("web", paths)
     recipe = make_recipe(datasets=(data,), base=here, lanes=4, global_batch_size=8)
@@ -414,7 +438,7 @@ if __name__ == "__main__":
 
 @contextmanager
 def program(tmp_path: Path, arguments: list[str], **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """Gives the running program, which has given a step and waits, in a session of its own that ends here."""
+    """Gives the running program, which has said so, in a session of its own that ends here."""
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
     running = subprocess.Popen(
@@ -429,7 +453,7 @@ def program(tmp_path: Path, arguments: list[str], **variables: str) -> Iterator[
     )
     try:
         assert running.stdout is not None
-        assert running.stdout.readline() == "0\n"
+        assert running.stdout.readline() == "begun\n"
         yield running
     finally:
         with suppress(ProcessLookupError):
@@ -437,8 +461,13 @@ def program(tmp_path: Path, arguments: list[str], **variables: str) -> Iterator[
         running.communicate(timeout=20)
 
 
+def wait_for_step(running: subprocess.Popen[str]) -> None:
+    assert running.stdout is not None
+    assert running.stdout.readline() == "0\n"
+
+
 def let_run(running: subprocess.Popen[str], num_steps: int = 400) -> None:
-    """Lets the program go on for so many steps."""
+    """Lets the program, which waits after its first step, go on for so many steps."""
     assert running.stdin is not None
     running.stdin.write("\n" * num_steps)
     running.stdin.flush()
@@ -454,6 +483,7 @@ def test_an_interrupt_ends_a_run_whose_server_hangs(
     """With the limits as they are: minutes. `leave`: the script does not close its loader."""
     paths = serve(server, PARQUET.files())
     with program(tmp_path, [executor, ending, *paths]) as running:
+        wait_for_step(running)
         pids = session(running.pid)
         server.switches.hang = True
         num_before = len(server.switches.requests)
@@ -470,6 +500,22 @@ def test_an_interrupt_ends_a_run_whose_server_hangs(
 
 
 @pytest.mark.slow
+def test_an_interrupt_ends_an_opening_whose_server_hangs(tmp_path: Path, server: FileServer) -> None:
+    """Each file is found by one request; the server hangs when they are looked into."""
+    paths = serve(server, PARQUET.files())
+    server.switches.latency_s = 0.2
+    with program(tmp_path, ["threads", "leave", *paths]) as running:
+        wait_until(lambda: len(server.switches.requests) > len(paths))
+        server.switches.hang = True
+        time.sleep(0.5)
+        begun = time.monotonic()
+        os.killpg(running.pid, signal.SIGINT)
+        _, errors = running.communicate(timeout=20)
+        assert time.monotonic() - begun < 2 + SLACK_S
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_no_secret_is_shown_or_written(executor: str, tmp_path: Path, server: FileServer) -> None:
     """User, password and signature come from variables; the run ends with an error that names a file."""
@@ -478,6 +524,7 @@ def test_no_secret_is_shown_or_written(executor: str, tmp_path: Path, server: Fi
     paths = [f"{above}/{name}?part=1&sig=${{THE_SIGNATURE}}" for name in server.files]
     secrets = {"THE_USER": "somebody", "THE_PASSWORD": "letmein", "THE_SIGNATURE": "c1pher"}
     with program(tmp_path, [executor, "close", *paths], **secrets) as running:
+        wait_for_step(running)
         assert all(request.endswith("?part=1&sig=c1pher") for request in server.switches.requests)
         server.files.clear()
         let_run(running)

@@ -316,6 +316,32 @@ def test_any_wrong_byte_is_an_error_a_fault_or_another_text(
         assert len(views) == len(counts)
 
 
+def test_numbers_of_the_other_byte_order_go_through_the_spool(data: Path) -> None:
+    whole = encode({"text": ["ab", "", "cde"]})
+    order = whole.index(bytes([8, 0, 8, 0, 0, 0, 4, 0])) + 4  # in a table that leaves it out: little
+    offsets = np.array([0, 2, 2, 5])
+    other = whole[:order] + b"\x04" + whole[order + 1 :]
+    write(data, "a.arrow", other.replace(offsets.astype("<i4").tobytes(), offsets.astype(">i4").tobytes()))
+    assert read_all(opened(data)).texts == ["ab", "", "cde"]
+    assert spooled(data) == 1
+
+
+def test_a_text_behind_a_list_of_words_goes_through_the_spool(data: Path) -> None:
+    words = pa.ListArray.from_arrays([0, 1, 2, 4, 4, 5], OTHERS["words"])
+    write(data, "a.arrow", {"words": words, "text": WORDS}, batch=3)
+    assert read_all(opened(data)).texts == WORDS
+    assert spooled(data) == 2
+
+
+@pytest.mark.parametrize("size", [1 << 45, 1 << 62])
+def test_a_compressed_buffer_that_says_it_is_huge_is_named(data: Path, size: int) -> None:
+    whole = encode({"text": ["word " * 1000]}, compression="zstd")
+    place = whole.rindex((5000).to_bytes(8, "little"))
+    write(data, "a.arrow", whole[:place] + size.to_bytes(8, "little") + whole[place + 8 :])
+    with pytest.raises(DataError, match=r"a.arrow cannot be read as Arrow"):
+        read_all(opened(data))
+
+
 def test_offsets_that_lead_out_of_their_buffer_are_damage(data: Path) -> None:
     whole = encode({"text": ["abcdef"] * 4})
     place = whole.index(np.array([0, 6, 12, 18, 24], "<i4").tobytes())
