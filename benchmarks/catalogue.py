@@ -2,9 +2,8 @@
 
     python benchmarks/catalogue.py [--files 100000] [--chunks 10000000] [--lanes 1024] [--ranks 8]
 
-Of its files only the first is there, of which a launch reads a few texts for the tokenizer's probe; one that
-listed or opened others would fail. Measured in a fresh process,
-from the recipe to a loader that has located the first documents of each of its lanes.
+Of its files only the first is there, for the table; a launch that listed or opened others would fail. Measured
+in a fresh process, from the recipe to a loader that has located the first documents of each of its lanes.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zephon.catalogue import Listed, describe, finish
+from zephon.catalogue import Listed
 from zephon.dataset import Dataset
+from zephon.indexing import describe, finish
 from zephon.loader import Loader
 from zephon.opened import open_recipe
 from zephon.options import LoaderOptions

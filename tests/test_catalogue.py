@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import digests, loaders, make_recipe, open_small, take_steps, union
-from zephon import opened, paths
+from tests.helpers import digests, loaders, make_recipe, open_small, take_steps, union, write_tokenizer
+from zephon import indexing, opened, paths
 from zephon.catalogue import MANIFEST, open_catalogue
 from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.indexing import index_recipe
 from zephon.lock import lock_hashes
+from zephon.readers.jsonl import JsonlReader
 from zephon.recipe import Recipe
+from zephon.schedule import Constant
+from zephon.tokenizer import Tokenize
 
 
 def write(folder: Path) -> None:
@@ -137,6 +141,32 @@ def test_a_file_that_is_not_what_was_indexed_is_an_error_when_it_is_read(
     listed.close()
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_so_is_one_that_is_streamed(indexed: Recipe, tmp_path: Path, number: int) -> None:
+    path = tmp_path / "stream" / f"{number}.jsonl"
+    path.write_text(path.read_text().replace("s", "#", 1))
+    listed = open_small(indexed, tmp_path / "b")
+    with pytest.raises(DataError, match=rf"{path.name} changed during the run\n"):
+        digests(listed, 40)
+    listed.close()
+
+
+def test_a_stream_keeps_samples_of_all_files_and_the_lock_of_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zephon.streaming.SAMPLED_FILES", 2)
+    write(tmp_path)
+    recipe = make_recipe(datasets=(recipe_of(tmp_path).datasets[4],), base=tmp_path)
+    index_recipe(recipe, str(tmp_path / "index"), cache=tmp_path / "made")
+    plain = open_small(recipe, tmp_path / "a")
+    listed = open_small(replace(recipe, catalogue="index"), tmp_path / "b")
+    assert len(plain.lock["data"]["stream"]["samples"]) == 2
+    assert lock_hashes(listed.lock) == lock_hashes(plain.lock)
+    found = open_catalogue("index", tmp_path, tmp_path / "b").find(recipe.datasets[0], tmp_path)
+    assert found is not None
+    assert len(set(found.table.samples) - {""}) == 4
+
+
 def test_another_description_of_a_dataset_is_refused(indexed: Recipe, tmp_path: Path) -> None:
     other = (replace(indexed.datasets[2], where="score >= 1"),)
     recipe = make_recipe(datasets=other, base=tmp_path, catalogue="index")
@@ -154,7 +184,7 @@ def test_a_dataset_that_is_not_listed_is_opened_as_ever(indexed: Recipe, tmp_pat
     assert digests(listed, 4) == digests(plain, 4)
 
 
-@pytest.mark.parametrize("what", ["no folder", "cut file", "no manifest", "other version"])
+@pytest.mark.parametrize("what", ["no folder", "cut file", "no file", "no manifest", "other version"])
 def test_a_broken_catalogue_is_refused(indexed: Recipe, tmp_path: Path, what: str) -> None:
     folder = tmp_path / "index"
     if what == "no folder":
@@ -162,6 +192,8 @@ def test_a_broken_catalogue_is_refused(indexed: Recipe, tmp_path: Path, what: st
     elif what == "cut file":
         [path] = sorted(folder.glob("0.chunks.*"))
         path.write_bytes(path.read_bytes()[:-8])
+    elif what == "no file":
+        sorted(folder.glob("2.chosen.*"))[0].unlink()
     elif what == "no manifest":
         (folder / MANIFEST).write_text("{}")
     else:
@@ -171,6 +203,152 @@ def test_a_broken_catalogue_is_refused(indexed: Recipe, tmp_path: Path, what: st
         DataError, match=r"catalogue 'index' cannot be used\n  got:  .*\n  rule: .*\n  cure: run `zep"
     ):
         open_small(indexed)
+
+
+def edited(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+    """Edits the entry `lines` of the manifest in `folder`."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    edit(manifest["datasets"]["lines"])
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda entry: entry.clear(),
+        lambda entry: entry.pop("cuts"),
+        lambda entry: entry.update(cuts=[0, 0]),
+        lambda entry: entry.update(cuts=["1"]),
+        lambda entry: entry.update(files="0.files.arrow"),
+        lambda entry: entry["files"].pop("sha256"),
+        lambda entry: entry["files"].update(name="../" + entry["files"]["name"]),
+        lambda entry: entry["files"].update(name=entry["chunks"]["name"]),
+        lambda entry: entry["files"].update(name="/etc/passwd"),
+        lambda entry: entry.update(commits={"hf://datasets/a/b": "main/../../../c/d"}),
+    ],
+)
+def test_a_manifest_of_another_shape_is_refused(
+    indexed: Recipe, tmp_path: Path, edit: Callable[[dict[str, Any]], Any]
+) -> None:
+    edited(tmp_path / "index", edit)
+    with pytest.raises(DataError, match=r"cannot be used\n  got:  catalogue.json: dataset 'lines' is not as"):
+        open_small(indexed)
+    assert not (tmp_path / ".cache" / "catalogues").exists()
+
+
+@pytest.mark.parametrize("manifest", ["[1]", "null", '{"version": 1}', '{"version": 1, "datasets": []}', "{"])
+def test_a_manifest_that_is_none_is_refused(indexed: Recipe, tmp_path: Path, manifest: str) -> None:
+    (tmp_path / "index" / MANIFEST).write_text(manifest)
+    with pytest.raises(DataError, match=r"cannot be used\n  got:  catalogue.json (is no catalogue's|has no)"):
+        open_small(indexed)
+
+
+def forged(folder: Path, column: str, text: str) -> None:
+    """Puts `text` into a column of the files of `lines`, and the hash of that into the manifest."""
+
+    def edit(entry: dict[str, Any]) -> None:
+        with pa.memory_map(str(folder / entry["files"]["name"])) as source:
+            table = pa.ipc.open_file(source).read_all()
+        entries = [text, *table.column(column).to_pylist()[1:]]
+        place = table.column_names.index(column)
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+        columns[column] = pa.chunked_array([pa.array(entries, table.schema.field(place).type)])
+        entry["files"] = indexing._write(
+            folder, "0.files.arrow", {name: c.combine_chunks() for name, c in columns.items()}
+        )
+
+    edited(folder, edit)
+
+
+@pytest.mark.parametrize("column", ["name", "below"])
+@pytest.mark.parametrize("text", ["/etc/passwd", "../secret.jsonl", "deep/../../secret.jsonl", ".."])
+def test_a_file_outside_of_path_is_refused(indexed: Recipe, tmp_path: Path, column: str, text: str) -> None:
+    forged(tmp_path / "index", column, text)
+    with pytest.raises(DataError, match=rf"'lines': the file name '{text}' leads out of `path`"):
+        open_small(indexed)
+
+
+def test_names_with_two_dots_in_them_are_names(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "lines" / "0.jsonl").rename(tmp_path / "lines" / "0..jsonl")
+    (tmp_path / "lines" / "1.jsonl").rename(tmp_path / "lines" / "a..b.jsonl")
+    recipe = make_recipe(datasets=(Dataset.from_path("lines", "lines/*.jsonl"),), base=tmp_path)
+    index_recipe(recipe, str(tmp_path / "index"), cache=tmp_path / "made")
+    plain, listed = open_small(recipe), open_small(replace(recipe, catalogue="index"))
+    assert digests(listed, 4) == digests(plain, 4)
+
+
+def test_a_folder_above_that_of_path_is_refused(indexed: Recipe, tmp_path: Path) -> None:
+    edited(tmp_path / "index", lambda entry: entry.update(cuts=[2]))
+    with pytest.raises(DataError, match=r"'lines': 2 parts of '.*lines/\*.jsonl' leads out of `path`"):
+        open_small(indexed)
+
+
+@pytest.mark.parametrize("out", ["index", "memory://catalogues/three"])
+def test_a_damaged_copy_is_brought_again(indexed: Recipe, tmp_path: Path, out: str) -> None:
+    pytest.importorskip("fsspec")
+    index_recipe(replace(indexed, catalogue=""), out, cache=tmp_path / "made")
+    recipe = replace(indexed, catalogue=out)
+    expected = digests(open_small(recipe, tmp_path / "b"), 4)
+    [path] = (tmp_path / "b" / "catalogues").glob("*/0.chunks.*")
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:])
+    assert digests(open_small(recipe, tmp_path / "b"), 4) == expected
+    assert path.read_bytes() == data
+
+
+def test_a_folder_that_is_cut_short_ends_no_run(indexed: Recipe, tmp_path: Path) -> None:
+    expected = digests(open_small(indexed, tmp_path / "a"), 4)
+    listed = open_small(indexed, tmp_path / "b")
+    for path in (tmp_path / "index").glob("*.arrow"):
+        os.truncate(path, 0)  # a map of it would be a dead process
+    assert digests(listed, 4) == expected
+
+
+def test_no_document_of_a_listed_dataset_is_read_at_a_launch(
+    indexed: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tokenizer(tmp_path / "letters")
+    indexed = replace(indexed, tokenize=Tokenize(tokenizer="letters"))
+    monkeypatch.setattr("zephon.readers.jsonl.JsonlReader.texts", None)
+    monkeypatch.setattr("zephon.readers.parquet.ParquetReader.read", None)
+    opened.open_recipe(indexed, cache=tmp_path / "b").close()
+    assert not (tmp_path / "b" / "spool").exists()
+
+
+def test_a_sample_is_read_of_a_few_datasets_with_a_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    names = [f"d{number:02}" for number in range(20)]
+    datasets = tuple(Dataset.from_path(name, "lines/0.jsonl") for name in names)
+    weights = {name: float(name != "d03") for name in names}
+    write_tokenizer(tmp_path / "letters")
+    recipe = make_recipe(datasets=datasets, base=tmp_path, schedule=Constant(weights))
+    recipe = replace(recipe, tokenize=Tokenize(tokenizer="letters"))
+    seen: list[str] = []
+    texts = JsonlReader.texts
+
+    def noted(reader: JsonlReader, *args: Any) -> Any:
+        seen.append(reader.name)
+        return texts(reader, *args)
+
+    monkeypatch.setattr(JsonlReader, "texts", noted)
+    opened.open_recipe(recipe, cache=tmp_path / "a").close()
+    assert sorted(seen) == [name for name in names if name != "d03"][:16]
+
+
+def test_a_catalogue_that_spells_out_a_secret_is_refused(indexed: Recipe, tmp_path: Path) -> None:
+    url = "https://ann:pa55word@example.org/c"
+    for use in (
+        lambda: replace(indexed, catalogue=url),
+        lambda: index_recipe(indexed, url, cache=tmp_path / "made"),
+    ):
+        with pytest.raises(ValueError, match=r"must not spell out a secret") as caught:
+            use()
+        assert "pa55word" not in str(caught.value)
+    replace(indexed, catalogue="https://${SECRET}@example.org/c")
 
 
 def test_the_hash_says_what_is_in_it(indexed: Recipe, tmp_path: Path) -> None:

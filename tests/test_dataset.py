@@ -230,6 +230,7 @@ def test_the_spelling_of_a_condition_is_in_the_fingerprint() -> None:
         "https://example.org/a.jsonl?X-Amz-Signature=0123abcd&x=1",
         "https://example.org/a.jsonl?sig=pa55word",
         "s3://key:pa55word@bucket/a.jsonl",
+        "az://container/a.jsonl?sv=1&sig=pa55word",
     ],
 )
 def test_a_secret_in_a_path_is_refused_and_not_shown(path: str) -> None:
@@ -247,6 +248,8 @@ def test_a_secret_in_a_path_is_refused_and_not_shown(path: str) -> None:
         "abfs://container@account.dfs.core.windows.net/a.jsonl",
         "https://example.org/a.jsonl?revision=main",
         "data/sig=1/a.jsonl",
+        "s3://bucket/token=web/a.jsonl",
+        "s3://bucket/lang_token=en/b?/*.parquet",
     ],
 )
 def test_other_paths_are_taken(path: str) -> None:

@@ -165,5 +165,20 @@ def test_s3_tells_a_changed_object_of_the_same_size(tmp_path: Path) -> None:
             read_range("d", file, 50, 100)
 
 
+def test_a_server_without_stamps_is_told_by_a_sample(tmp_path: Path) -> None:
+    with http_server({"x": BYTES, "y": b"short"}) as server:
+        server.switches.stamps = False
+        file, short = list_files([f"{server.url}/x", f"{server.url}/y"], tmp_path)
+        assert file.etag == ""
+        before = stamped("d", file)
+        assert before == stamped("d", file) != file
+        assert stamped("d", short).etag != before.etag
+        check_file("d", before)
+        assert read_range("d", before, 1, 2) == BYTES[1:3]
+        for at in (0, len(BYTES) // 2, len(BYTES) - 1):
+            server.files["x"] = BYTES[:at] + bytes([BYTES[at] ^ 1]) + BYTES[at + 1 :]
+            assert stamped("d", file).etag != before.etag
+
+
 def test_a_file_travels_to_other_processes(file: DataFile) -> None:
     assert pickle.loads(pickle.dumps(file)) == file

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,11 +35,12 @@ from zephon import prepare, stream
 from zephon.cli.common import LateProgress, Source
 from zephon.dataset import Dataset, HeldOut
 from zephon.errors import DataError, StateError
-from zephon.holdout import choose
+from zephon.holdout import choose, hold_out
 from zephon.loader import Loader
 from zephon.opened import Opened, open_recipe
+from zephon.paths import DataFile
 from zephon.prepare import Prepare, Request
-from zephon.readers import open_reader
+from zephon.readers import ChunkTable, open_reader
 from zephon.recipe import Recipe
 
 
@@ -263,6 +266,46 @@ def test_files_added_later_do_not_move_what_is_held_out(tmp_path: Path, kind: st
     assert held_texts(anew) != before
     more = replace(train, held_out=HeldOut(documents=7))
     assert len(held_texts(open_small(make_recipe(datasets=(more,)), tmp_path / "cache", lock))) == 7
+
+
+@pytest.mark.parametrize("fields", [{"where": "number != 1"}, {"limit": 25}, {}])
+def test_a_list_finds_its_documents_of_a_selection_again(tmp_path: Path, fields: dict[str, Any]) -> None:
+    def write(name: str, count: int) -> None:
+        lines = [json.dumps({"text": text, "number": i % 3}) for i, text in enumerate(words(name, count))]
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines))
+
+    write("a", 20)
+    write("c", 20)
+    dataset = Dataset.from_path("web", str(tmp_path / "data/**/*.jsonl"), **fields)
+    recipe = make_recipe(datasets=(dataset.holdout(documents=6)[0],))
+    first = open_small(recipe, tmp_path / "cache")
+    if "limit" not in fields:
+        write("b", 7)
+    later = open_small(recipe, tmp_path / "cache", json.loads(json.dumps(first.lock)))
+    assert held_texts(later) == held_texts(first)
+    assert later.lock["held_out"] == first.lock["held_out"]
+
+
+def test_the_files_of_many_chunks_cost_no_look_at_each() -> None:
+    count = 300_000
+    table = ChunkTable(
+        name="web", kind="jsonl", files=[DataFile(path="/a", name="a", size_bytes=1, mtime_ns=1, entry=0)],
+        samples=["x"], first_chunks=np.array([0, count]), places=np.zeros(count, np.int64),
+        num_documents=np.ones(count, np.int32), num_bytes=np.ones(count, np.int32),
+    )  # fmt: skip
+    reader: Any = SimpleNamespace(
+        table=table, chunks=table.chunks, identity=lambda: table.identity, where=None, name="web"
+    )
+    dataset = Dataset.from_path("web", "/a").holdout(documents=1000)[0]
+    begin = time.monotonic()
+    made = hold_out(dataset, reader, None)
+    assert made is not None
+    lock = {"held_out": {"web": made.to_json()}, "data": {"web": table.identity}}
+    again = hold_out(dataset, reader, lock)
+    assert again is not None
+    assert (again.documents == made.documents).all()
+    assert time.monotonic() - begin < 2
 
 
 def test_a_file_of_the_list_that_is_gone_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -49,7 +50,7 @@ def shares(*weights: int) -> tuple[int, ...]:
 def ledger(shares: Sequence[int], credits: Sequence[int] | None = None, rest: int = 10**9) -> Ledger:
     made = Ledger.empty(0, len(shares))
     made.shares, made.rest = tuple(shares), rest
-    made.credits = list(credits or [0] * len(shares))
+    made.credits = tuple(credits or [0] * len(shares))
     return made
 
 
@@ -113,10 +114,10 @@ def test_a_choice_leaves_the_ledger_alone() -> None:
 def test_a_draw_is_charged_to_its_dataset_by_the_shares() -> None:
     mixed = ledger((3 * PARTS // 4, PARTS // 4))
     mixed.charge(0, 100, 2)
-    assert mixed.credits == [-25 * PARTS, 25 * PARTS]
+    assert mixed.credits == (-25 * PARTS, 25 * PARTS)
     assert (mixed.tokens, mixed.documents) == ([100, 0], [2, 0])
     mixed.charge(1, 100, 0)
-    assert mixed.credits == [50 * PARTS, -50 * PARTS]
+    assert mixed.credits == (50 * PARTS, -50 * PARTS)
     assert (mixed.tokens, mixed.documents) == ([100, 100], [2, 0])
 
 
@@ -175,7 +176,7 @@ def test_at_share_zero_a_credit_is_frozen() -> None:
     for _ in range(10):
         dataset, _ = SOURCE.choose(mixed)
         mixed.charge(dataset, 100, 1)
-    assert mixed.credits == [3 * PARTS, -3 * PARTS]
+    assert mixed.credits == (3 * PARTS, -3 * PARTS)
 
 
 def test_documents_of_ten_times_the_length_do_not_get_ten_times_the_share() -> None:
@@ -198,14 +199,14 @@ def test_many_datasets_are_chosen_as_few_are(data: st.DataObject, n: int) -> Non
     """The two kinds of ledger go through the same draws, with shares that come, go and change."""
     narrow, wide = Ledger(0), WideLedger(0)
     for made in (narrow, wide):
-        made.tokens, made.documents, made.credits = [0] * n, [0] * n, [0] * n
+        made.tokens, made.documents, made.credits = [0] * n, [0] * n, (0,) * n
     weights = st.lists(st.sampled_from([0, 1, 2, 3, 100]), min_size=n, max_size=n).filter(any)
     for _ in range(data.draw(st.integers(1, 4))):
         drawn = shares(*data.draw(weights))
         gains = data.draw(st.lists(st.integers(-3 * PARTS, 3 * PARTS), min_size=n, max_size=n))
         for made in (narrow, wide):
             made.shares = drawn
-            made.credits = [credit + gain for credit, gain in zip(made.credits, gains, strict=True)]
+            made.credits = tuple(c + gain for c, gain in zip(made.credits, gains, strict=True))
         for length in data.draw(st.lists(st.integers(1, 300), max_size=20)):
             narrow.rest = wide.rest = 300
             dataset, run = SOURCE.choose(narrow)
@@ -217,15 +218,23 @@ def test_many_datasets_are_chosen_as_few_are(data: st.DataObject, n: int) -> Non
     assert (wide.credits, wide.documents, wide.shares) == (narrow.credits, narrow.documents, narrow.shares)
 
 
+@pytest.mark.parametrize("num_datasets", [1, MANY_DATASETS, MANY_DATASETS + 1])
+def test_nobody_can_change_credits_in_place(num_datasets: int) -> None:
+    ledger = Ledger.empty(0, num_datasets)
+    ledger.shares = shares(*range(1, num_datasets + 1))
+    before = ledger.credits
+    ledger.charge(0, 10, 1)
+    assert (type(before), set(before), type(ledger.credits)) == (tuple, {0}, tuple)
+    assert pickle.loads(pickle.dumps(ledger)) == ledger == replace(ledger)
+
+
 def test_a_ledger_of_many_datasets_is_made_and_read_as_any() -> None:
     few, many = Ledger.empty(3, MANY_DATASETS), Ledger.empty(3, MANY_DATASETS + 1)
     assert (type(few), type(many)) == (Ledger, WideLedger)
     many.shares = shares(*range(1, MANY_DATASETS + 2))
     many.charge(2, 10, 1)
-    before = replace(many, tokens=[*many.tokens], credits=[*many.credits])
+    before = replace(many, tokens=[*many.tokens])
     SOURCE.choose(many)
-    assert many == before
-    many.credits.append(5)  # a list of its own
     assert many == before
     assert sum(many.credits) == 0
     assert all(type(credit) is int for credit in many.credits)
@@ -289,7 +298,7 @@ def test_the_lanes_begin_near_the_plan() -> None:
     first = [0, 0, 0]
     for lane in range(32):
         mixed = ledger(given_shares, rest=SEQ_LEN)
-        mixed.credits = list(first_credits(lane, 32, given_shares, (0, 1, 2), SEQ_LEN))
+        mixed.credits = first_credits(lane, 32, given_shares, (0, 1, 2), SEQ_LEN)
         while mixed.rest:
             dataset, at_least = SOURCE.choose(mixed)
             length = min(max(1, at_least), mixed.rest)
@@ -317,7 +326,7 @@ def test_first_credits_come_once_for_each_dataset() -> None:
     )
     mixed, changed = Ledger.empty(3, 3), []
     for step in range(10):
-        before = list(mixed.credits)
+        before = mixed.credits
         begin_step(mixed, plan, step, 8, SEQ_LEN)
         assert mixed.shares == plan.at(step)
         assert sum(mixed.credits) == 0

@@ -13,12 +13,13 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.servers import FileServer, free_port, http_server, s3_server
+from tests.servers import FileServer, free_port, http_server, hub_server, s3_server
 from zephon import remote, retries, web
 from zephon.errors import DataError
 from zephon.files import check_file, open_file, read_range
@@ -217,6 +218,93 @@ def test_a_request_to_stop_ends_a_wait(
     with retries.stop_on(stop), pytest.raises(DataError, match="was given up"):
         read_range("d", file, 0, 1)
     assert time.monotonic() - begin < 2
+
+
+def test_what_threads_make_comes_in_order_and_as_soon_as_it_is_there() -> None:
+    last = threading.Event()
+
+    def work(item: int) -> int:
+        if item == 3:
+            assert last.wait(10)
+        return item * item
+
+    found = retries.each(work, range(5000), 4)
+    assert [next(found), next(found), next(found)] == [0, 1, 4]  # before those behind them
+    last.set()
+    assert list(found) == [item * item for item in range(3, 5000)]
+    assert retries.in_parallel(work, [], 4) == []
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("bad", [0, 3])
+def test_an_error_of_one_thread_ends_the_others_at_once(bad: int, within: bool) -> None:
+    others: list[str] = []
+
+    def work(item: int) -> None:
+        if item == bad:
+            raise KeyError(item)
+        try:
+            retries._pause("d", 30)
+        except DataError as error:
+            others.append(str(error))
+            raise
+
+    begin = time.monotonic()
+    with retries.stop_on(threading.Event()) if within else nullcontext(), pytest.raises(KeyError):
+        retries.in_parallel(work, range(40), 4)
+    assert time.monotonic() - begin < 5
+    deadline = begin + 10
+    while len(others) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert 3 <= len(others) <= 4  # those under way; what was not begun is left
+    assert all("was given up" in error for error in others)
+
+
+def test_a_request_to_stop_reaches_threads_of_threads() -> None:
+    stop, ended = threading.Event(), threading.Event()
+
+    def wait(_: int) -> None:
+        try:
+            retries._pause("d", 30)
+        finally:
+            ended.set()
+
+    def work(_: int) -> None:
+        retries.in_parallel(wait, [0, 1], 2)
+
+    threading.Timer(0.2, stop.set).start()
+    with retries.stop_on(stop), pytest.raises(DataError, match="was given up"):
+        retries.in_parallel(work, [0, 1], 2)
+    assert ended.wait(5)
+
+
+def test_what_is_written_and_asked_of_the_hub_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = retries.LIMITS
+    monkeypatch.setattr(retries, "LIMITS", retries.Limits())
+    (tmp_path / "x").write_bytes(BYTES)
+    with s3_server() as bucket:
+        remote.write("d", "s3://data/y", tmp_path / "x")
+        [file] = list_files(["s3://data/y"], tmp_path)
+        assert read_range("d", file, 0, len(BYTES)) == BYTES
+        bucket.switches.hang = True
+        monkeypatch.setattr(retries, "LIMITS", quick)
+        begin = time.monotonic()
+        with pytest.raises(DataError, match="no answer in time"):
+            remote.write("d", "s3://data/y", tmp_path / "x")
+        assert time.monotonic() - begin < 20
+    monkeypatch.setattr(retries, "LIMITS", retries.Limits())
+    with hub_server() as hub:
+        hub.commit({"a.jsonl": b""})
+        assert remote.resolve("d", "hf://datasets/owner/data", "datasets/owner/data", None)
+        hub.switches.hang = True
+        monkeypatch.setattr(retries, "LIMITS", quick)
+        begin = time.monotonic()
+        with pytest.raises(DataError, match="cannot be read"):
+            remote.resolve("d", "hf://datasets/owner/data", "datasets/owner/data", None)
+        assert time.monotonic() - begin < 20
 
 
 def test_ctrl_c_ends_a_listing_of_a_server_that_hangs(server: FileServer) -> None:

@@ -24,6 +24,7 @@ from zephon.batch import step_digest
 from zephon.dataset import Dataset
 from zephon.errors import ZephonError
 from zephon.loader import Loader
+from zephon.lock import lock_hashes
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe, hash_json
@@ -73,7 +74,7 @@ def test_a_line_for_each_batch_after_one_for_the_attempt(tmp_path: Path) -> None
         batches = take_steps(ranks, 2)
     path = tmp_path / "batches" / "rank_00001_00000.jsonl"
     head = json.loads(path.read_text().splitlines()[0])
-    hashes = {"schedule": opened.table.hash(), "lock": hash_json(opened.lock)}
+    hashes = {"schedule": opened.table.hash(), "lock": hash_json(lock_hashes(opened.lock))}
     assert head == {"attempt": 0, "rank": 1, "dp_world_size": 2, "lanes": [2, 4], **hashes}
     lines = list(read_lines(path))
     assert [line["step"] for line in lines] == [0, 1]
@@ -202,7 +203,7 @@ def test_a_log_says_who_wrote_it_and_where_it_begins(tmp_path: Path) -> None:
     last = files[-1]
     assert (last.first_step, last.first_row, last.first_lane, last.micro_batch_size) == (3, 3, 2, 2)
     assert last.ranks.lanes == range(2, 4)
-    assert last.lock == hash_json(opened.lock)
+    assert last.lock == hash_json(lock_hashes(opened.lock))
     assert read_table(tmp_path, last.schedule) == opened.table
     assert read_table(tmp_path, "0" * 64) is None
 

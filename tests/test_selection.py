@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,9 @@ from zephon.errors import DataError
 from zephon.indexing import index_recipe
 from zephon.opened import make_order, open_dataset
 from zephon.order import Order
-from zephon.readers import RandomReader
+from zephon.readers import Chunks, RandomReader, jsonl_spooled
+from zephon.readers.subset import PrefixReader, SubsetReader, chunks_of_whole
+from zephon.selection import rank
 
 RECORDS = [
     {"text": f"d{i}", "score": i % 5, "lang": "en" if i % 3 else "de", "meta": {"year": 2000 - i}}
@@ -132,6 +136,57 @@ def test_a_sorted_order_reads_by_the_column(
             texts = reader.texts(address.chunk, address.record, 1 << 40).texts
             found |= {4 * i + lane: text for i, text in enumerate(texts)}
         assert [found[i] for i in range(len(found))] == [f"d{i}" for i in expected[: len(found)]]
+
+
+@pytest.mark.parametrize("fields", [{}, {"where": "score >= 1", "limit": 20}])
+def test_a_sorted_order_reads_a_compressed_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("zephon.readers.jsonl.CHUNK_BYTES", 256)
+    write(tmp_path, "jsonl")
+    for path in sorted(tmp_path.glob("*.jsonl")):
+        (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    ranked: list[list[int]] = []
+    passes: list[int] = []
+    raws = jsonl_spooled.CompressedJsonl._raws
+
+    def counted(self: Any, number: int) -> Any:
+        passes.append(number)
+        return raws(self, number)
+
+    monkeypatch.setattr(jsonl_spooled.CompressedJsonl, "_raws", counted)
+    for suffix in ("jsonl", "jsonl.gz"):
+        dataset = Dataset.from_path("web", str(tmp_path / f"*.{suffix}"), order="sorted:-score", **fields)
+        recipe = make_recipe(datasets=(dataset,), base=tmp_path)
+        one = open_dataset(recipe, dataset, cache=tmp_path / suffix, spool_bytes=1 << 30)
+        assert len(one.reader.chunks().num_documents) >= 6
+        passes.clear()
+        found = rank(dataset, one.reader, tmp_path / suffix)
+        assert found is not None
+        ranked.append(found.tolist())
+    assert sorted(passes) == [0, 1]
+    assert ranked[0] == ranked[1]
+
+
+def test_a_selection_keeps_the_numbers_of_its_documents_and_no_more() -> None:
+    counts = np.array([3, 0, 4, 2, 5], np.int32)
+    reader: Any = SimpleNamespace(
+        name="web", chunks=lambda: Chunks(counts, 10 * counts), where=lambda chunk, record: (chunk, record),
+        texts=lambda chunk, record, _: list(zip(chunk.tolist(), record.tolist(), strict=True)),
+    )  # fmt: skip
+    documents = np.array([1, 2, 5, 8, 13])
+    part = SubsetReader(reader, documents)
+    assert part.documents is documents
+    arrays = [kept for kept in vars(part).values() if isinstance(kept, np.ndarray)]
+    assert all(kept is documents or len(kept) < len(documents) for kept in arrays)
+    assert part.chunks().num_documents.tolist() == [2, 1, 1, 1]
+    assert [part.inside(chunk)[1].tolist() for chunk in range(4)] == [[1, 2], [2], [1], [4]]
+    places: Any = [(0, 2), (0, 1), (2, 2), (4, 4)]
+    chunk, record = np.array([0, 0, 1, 3]), np.array([1, 0, 0, 0])
+    assert part.texts(chunk, record, 1) == places
+    assert [part.where(c, r) for c, r in zip(chunk.tolist(), record.tolist(), strict=True)] == places
+    assert chunks_of_whole(SubsetReader(part, np.array([2, 4]))).tolist() == [2, 4]
+    assert chunks_of_whole(PrefixReader(part, 3)).tolist() == [0, 2]
 
 
 def test_documents_without_a_value_come_last(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import gzip
+import json
+import logging
 import os
 import pickle
 import subprocess
@@ -121,12 +125,19 @@ def damage(path: Path, how: str) -> None:
         content[16] ^= 1
     elif how == "offset":
         content[80] ^= 1
+    elif how == "text":
+        at = content.index(b"01234567")
+        content[at] ^= 1
+    elif how == "hole":
+        content[64:] = bytes(len(content) - 64)
     elif how == "faults":
         content[-1] = ord(" ")
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("how", ["cut", "empty", "short", "magic", "count", "offset", "faults"])
+@pytest.mark.parametrize(
+    "how", ["cut", "empty", "short", "magic", "count", "offset", "text", "hole", "faults"]
+)
 def test_a_damaged_spool_file_is_made_again(tmp_path: Path, how: str) -> None:
     reader = Numbers()
     first = spooled(tmp_path, reader)
@@ -139,17 +150,15 @@ def test_a_damaged_spool_file_is_made_again(tmp_path: Path, how: str) -> None:
     assert second.path(0).read_bytes() == good
 
 
-def test_damaged_texts_are_an_error_that_mends_itself(tmp_path: Path) -> None:
-    reader = Numbers()
-    first = spooled(tmp_path, reader)
-    texts(first, [0])
-    content = first.path(0).read_bytes()
-    first.path(0).write_bytes(content.replace(b"01234567", b"0123\xff567"))
-    second = spooled(tmp_path, reader)
-    assert texts(second, [0, 3]).texts == ["0", "3"]
+def test_texts_that_are_damaged_while_open_are_an_error_that_mends_itself(tmp_path: Path) -> None:
+    opened = spooled(tmp_path, Numbers())
+    texts(opened, [0])
+    content = opened.path(0).read_bytes()
+    opened.path(0).write_bytes(content.replace(b"01234567", b"0123\xff567"))
+    assert texts(opened, [0, 3]).texts == ["0", "3"]
     with pytest.raises(DataError, match=r"dataset 'num': spool file .* is damaged"):
-        texts(second, [0, 4])
-    assert texts(second, [4]).texts == ["4"]
+        texts(opened, [0, 4])
+    assert texts(opened, [4]).texts == ["4"]
 
 
 def test_a_chunk_of_another_length_than_was_said_is_an_error(tmp_path: Path) -> None:
@@ -219,12 +228,13 @@ def test_open_chunks_and_maps_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     unmapped = spooled(tmp_path, reader, mapped_bytes=1)
     monkeypatch.setattr(views, "MAX_OPEN_CHUNKS", 3)
     mapped = spooled(tmp_path, reader)
+    gc.collect()  # what other tests left open
     before = len(os.listdir("/proc/self/fd"))
     for opened, num_open, maps in ((unmapped, NUM // SIZE, 0), (mapped, 3, 3)):
         for _ in range(2):
             assert texts(opened, list(range(NUM))).texts == [str(i) for i in range(NUM)]
         assert num_maps(tmp_path) == maps
-        assert len(os.listdir("/proc/self/fd")) == before + num_open + maps
+        assert len(os.listdir("/proc/self/fd")) == before + num_open
         opened.close()
         assert len(os.listdir("/proc/self/fd")) == before
         assert num_maps(tmp_path) == 0
@@ -336,12 +346,32 @@ def test_a_full_disk_says_the_cure_and_leaves_nothing(
 ) -> None:
     opened = spooled(tmp_path, Numbers())
 
-    def full(_descriptor: int) -> None:
+    def full(_source: str, _target: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cachefiles.os, "fsync", full)
+    monkeypatch.setattr(cachefiles.os, "replace", full)
     with pytest.raises(DataError, match=r"No space left(.|\n)*free space there.*ZEPHON_CACHE"):
         texts(opened, [0])
     assert list(opened.path(0).parent.iterdir()) == []
     monkeypatch.undo()
     assert texts(opened, [0]).texts == ["0"]
+
+
+@pytest.mark.parametrize(("spool_bytes", "num_warnings"), [(5_000, 1), (1 << 30, 0)])
+def test_a_spool_smaller_than_one_expanded_file_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, spool_bytes: int, num_warnings: int
+) -> None:
+    lines = "".join(json.dumps({"text": "x" * 1000}) + "\n" for _ in range(20))
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    dataset = Dataset.from_path("web", str(tmp_path / "*.gz"))
+    reader = open_reader(dataset, base=tmp_path, cache=tmp_path / "cache", spool_bytes=spool_bytes)
+    with caplog.at_level(logging.WARNING, "zephon"):
+        for chunk in (0, 1, 0):
+            reader.texts(np.array([chunk]), np.array([0]), 1)
+            reader.close()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == num_warnings
+    for line in said:
+        assert line.startswith("dataset 'web': a.jsonl.gz takes 20,")
+        assert "the spool may hold 5,000: it is expanded again and again; set `spool_bytes`" in line

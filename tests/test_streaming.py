@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from tests.helpers import (
     take_steps,
     union,
 )
+from zephon import files, streaming
 from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.opened import Opened
-from zephon.readers import jsonl_stream
+from zephon.readers import expanded, jsonl_stream, open_reader
 from zephon.stream_order import WINDOW_RECORDS, split
 from zephon.streaming import StreamReader
 
@@ -70,11 +72,27 @@ def test_a_lane_reads_its_files_once_an_epoch(tmp_path: Path, suffix: str) -> No
 
 def test_nothing_is_read_before_the_first_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, [10] * FILES)
-    monkeypatch.setattr(jsonl_stream.JsonlStream, "records", None)
+    monkeypatch.setattr(jsonl_stream.JsonlStream, "records", lambda: None)
     small = opened(tmp_path)
     with loaders(small), pytest.raises(TypeError):
         digests(small, 1)
     small.close()
+
+
+def test_samples_for_the_lock_are_taken_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, [1] * 8)
+    together, sample = threading.Barrier(4), jsonl_stream.JsonlStream.sample
+
+    def waiting(self: Any, file: Any) -> str:
+        together.wait(20)  # for three others
+        return sample(self, file)
+
+    dataset = Dataset.from_path("logs", str(tmp_path / "*.jsonl.gz"), stream=True)
+    reader = open_reader(dataset, base=tmp_path, cache=tmp_path, spool_bytes=1 << 20)
+    expected = [sample(reader._source, file) for file in reader.files]
+    monkeypatch.setattr(jsonl_stream.JsonlStream, "sample", waiting)
+    assert reader.identity()["samples"] == expected
+    assert len(set(expected)) == 8
 
 
 def test_batches_are_the_same_on_any_number_of_ranks_and_after_any_resume(tmp_path: Path) -> None:
@@ -222,4 +240,34 @@ def test_a_state_says_where_a_lane_is(tmp_path: Path) -> None:
     assert (turn, window) == (0, 1)
     assert 0 <= index < 1024
     assert small.orders[0].file_at(0, turn) in range(4)  # type: ignore[union-attr]
+    small.close()
+
+
+@pytest.mark.parametrize("num_open", [64, streaming.MAX_OPEN_FILES])
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl"])
+def test_files_of_96_lanes_are_read_about_once(
+    tmp_path: Path, suffix: str, num_open: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes as they lie in the files: the lanes ask for a window of their file each, in turn."""
+    monkeypatch.setattr(streaming, "MAX_OPEN_FILES", num_open)
+    monkeypatch.setattr(streaming, "WINDOW_RECORDS", 64)
+    monkeypatch.setattr(expanded, "BLOCK_BYTES", 256)
+    write(tmp_path, [1000] * 96, suffix=suffix)
+    small = opened(tmp_path)
+    reader = small.readers[0]
+    assert isinstance(reader, StreamReader)
+    num_read = 0
+    whole = files._LocalFile.readinto
+
+    def counted(self: Any, buffer: Any) -> int:
+        nonlocal num_read
+        size = whole(self, buffer)
+        num_read += size
+        return size
+
+    monkeypatch.setattr(files._LocalFile, "readinto", counted)
+    counts = np.array([[reader.window_records(file, window) for file in range(96)] for window in range(17)])
+    assert counts.sum() == 96 * 1000
+    num_bytes = sum(path.stat().st_size for path in tmp_path.glob("*.jsonl*"))
+    assert num_bytes <= num_read <= 1.5 * num_bytes
     small.close()

@@ -102,7 +102,7 @@ def test_the_built_in_work_source_passes() -> None:
 
 def test_bad_work_sources_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spend(ledger: Ledger) -> tuple[int, int]:
-        ledger.credits[0] -= 1
+        ledger.tokens[0] -= 1
         return 0, 1
 
     def first_with_a_share(ledger: Ledger) -> int:

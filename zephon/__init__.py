@@ -1,7 +1,8 @@
 """Zephon: the same global batches on any number of GPUs, from text, inside the training job.
 
 The table of contents; each name's module says more. Describe (`Dataset`, `Stages`, `MixtureWorkSource`,
-`Pipeline`, `Recipe`), load (`Loader`, `Batch`), prove (`digest`, `step_digest`), extend (the protocols).
+`Pipeline`, `Recipe`), load (`Loader`, `Batch`), prove (`digest`, `step_digest`), extend (the protocols, and
+what readers of plugins are made of: `Origin`, `DataFile`, `Chunks`, `Column`, `read_range`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ from importlib import metadata as _metadata
 from zephon.batch import Batch, digest, step_digest
 from zephon.check import CheckReport, check_recipe
 from zephon.dataset import Dataset
-from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError, ZephonError
+from zephon.errors import CheckError, DataError, Fault, PluginError, StateError, WorkerError, ZephonError
+from zephon.files import check_file, open_file, read_range
 from zephon.loader import Loader
 from zephon.lock import ALLOWANCES
 from zephon.mixture import Ledger, MixtureWorkSource, WorkSource
 from zephon.opened import Opened, open_recipe
 from zephon.options import LoaderOptions
 from zephon.packing import Packer, PackerPlan, Packing
+from zephon.paths import DataFile
 from zephon.pipeline import Pipeline
+from zephon.readers.base import Chunks, Column, Origin, RandomReader, Reader, Texts, Tokens
+from zephon.readers.parts import RecordSource
 from zephon.recipe import Recipe
 from zephon.schedule import (
     PARTS,
@@ -56,34 +61,47 @@ __all__ = [
     "Batch",
     "CheckError",
     "CheckReport",
+    "Chunks",
+    "Column",
     "Constant",
     "DataError",
+    "DataFile",
     "Dataset",
+    "Fault",
     "Ledger",
     "Loader",
     "LoaderOptions",
     "MixtureWorkSource",
     "Opened",
+    "Origin",
     "Packer",
     "PackerPlan",
     "Packing",
     "Pipeline",
     "PluginError",
+    "RandomReader",
+    "Reader",
     "Recipe",
+    "RecordSource",
     "Schedule",
     "ScheduleContext",
     "ScheduleTable",
     "ScheduleUpdates",
     "Stages",
     "StateError",
+    "Texts",
     "Tokenize",
+    "Tokens",
     "WorkSource",
     "WorkerError",
     "ZephonError",
+    "check_file",
     "check_recipe",
     "compile_schedule",
     "digest",
+    "open_file",
     "open_recipe",
+    "read_range",
     "read_state_file",
     "step_digest",
     "write_state_file",

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from zephon.descriptors import are_exhausted, exhausted
 from zephon.errors import DataError
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -47,6 +48,8 @@ def replace_file(path: Path, write: Callable[[BinaryIO], None], *, sync: bool = 
 
 
 def _cache_error(path: Path, error: OSError) -> DataError:
+    if are_exhausted(error):
+        return exhausted(f"cache file {path}", error)
     full = error.errno in _FULL
     return DataError.explained(
         f"cache file {path} cannot be written",

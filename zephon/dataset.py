@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from zephon.errors import check_whole
 from zephon.partition import Edge, both, split_by
-from zephon.urls import holds_secret, redact
+from zephon.urls import refuse_secret
 from zephon.where import parse_where
 
 ON_ERROR = ("raise", "skip")
@@ -49,9 +49,10 @@ class Dataset:
 
     name: str
     paths: tuple[str, ...] = ()
-    """Files, folders or globs as written; relative ones start at the recipe's folder. Empty: in memory."""
+    """Files, folders, globs or URLs as written; relative ones start at the recipe's folder. Empty: in
+    memory."""
     kind: str = ""
-    """The reader (`jsonl`, `parquet`, `memory`, or a plugin's); empty: found from the files' names."""
+    """The reader: a built-in kind, or a plugin's; empty: found from the files' names, of built-in ones."""
     text: str = "text"
     """The field that holds a document's text."""
     tokens: str = ""
@@ -104,11 +105,8 @@ class Dataset:
             self._check_stream()
         if not isinstance(self.text, str) or not self.text:
             raise ValueError(f"dataset {self.name!r}: `text` must name a field, got {self.text!r}")
-        if shown := [redact(path) for path in self.paths if holds_secret(path)]:
-            raise ValueError(
-                f"dataset {self.name!r}: `path` must not spell out a secret, got {shown[0]!r}; give fsspec "
-                "its credentials by environment or configuration, or write ${VAR} in the URL"
-            )
+        for path in self.paths:
+            refuse_secret(f"dataset {self.name!r}: `path`", path)
         if self.documents is not None and (given := self._of_files()):
             raise ValueError(
                 f"dataset {self.name!r}: `{given}` is of files, and its documents are in memory; leave it out"

@@ -5,18 +5,23 @@ Upstream: `DataFile`s of `paths.py`; `remote.py` for what lies behind a URL. Dow
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from dataclasses import replace
 from typing import Any, BinaryIO, cast
 
 from zephon import remote, web
+from zephon.descriptors import are_exhausted, exhausted
 from zephon.errors import DataError
 from zephon.paths import DataFile
 from zephon.retries import OtherContentError
 from zephon.urls import HTTP, scheme
 
 BLOCK_BYTES = 8 << 20
+SAMPLE_BYTES = 4096
+SAMPLE = "sample"
+"""The kind of `etag` of a file whose server gives neither a hash nor a date."""
 
 
 def open_unchanged(dataset: str, file: DataFile) -> int:
@@ -24,6 +29,8 @@ def open_unchanged(dataset: str, file: DataFile) -> int:
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
+        if are_exhausted(error):
+            raise exhausted(f"dataset {dataset!r}: {file.path}", error) from error
         raise DataError.explained(
             f"dataset {dataset!r}: {file.path} cannot be opened",
             got=error.strerror or str(error),
@@ -75,13 +82,14 @@ def check_read(dataset: str, file: DataFile) -> None:
 
 
 def stamped(dataset: str, file: DataFile) -> DataFile:
-    """Returns `file` with the stamps that it has at this moment, for files that a catalogue names without.
+    """Returns `file` with the stamps that it has at this moment, for files that are listed without.
 
-    Raises `DataError` if it is gone or its size is another than the catalogue's.
+    Where a server gives none, a hash of the file's `sample` is one. Raises `DataError` if it is gone or its
+    size is another than was listed.
     """
     if file.is_remote:
         found = _look(dataset, file)
-        return replace(file, etag=found.etag)
+        return replace(file, etag=found.etag or f"{SAMPLE} {sample(dataset, file)}")
     try:
         status = os.stat(file.path)
     except OSError:
@@ -89,6 +97,24 @@ def stamped(dataset: str, file: DataFile) -> DataFile:
         raise
     _check_size(dataset, file, status.st_size)
     return replace(file, mtime_ns=status.st_mtime_ns, ctime_ns=status.st_ctime_ns)
+
+
+def sample(dataset: str, file: DataFile) -> str:
+    """Returns the hash of the first, middle and last 4 KiB of a file, of a short one in one read."""
+    last = max(0, file.size_bytes - SAMPLE_BYTES)
+    starts, digest = sorted({0, last // 2, last}), hashlib.sha256()
+    if file.is_remote:
+        for start in starts:
+            digest.update(read_range(dataset, file, start, SAMPLE_BYTES))
+        return digest.hexdigest()[:16]
+    descriptor = open_unchanged(dataset, file)
+    try:
+        for start in starts:
+            digest.update(os.pread(descriptor, SAMPLE_BYTES, start))
+        check_unchanged(dataset, file, descriptor)
+    finally:
+        os.close(descriptor)
+    return digest.hexdigest()[:16]
 
 
 def read_range(dataset: str, file: DataFile, start: int, size: int) -> bytes:

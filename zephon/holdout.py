@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,9 @@ from zephon.bits import bits, key
 from zephon.dataset import Dataset, HeldOut
 from zephon.errors import DataError, shorten
 from zephon.order import Addresses
-from zephon.readers import RandomReader
+from zephon.readers import ChunkTable, RandomReader
+from zephon.readers.parts import source_of, table_of
+from zephon.readers.subset import PrefixReader, SubsetReader
 from zephon.urls import is_url
 
 Int64 = NDArray[np.int64]
@@ -64,13 +66,13 @@ def hold_out(
     """Returns the documents held out of `dataset`, or None where it is whole.
 
     The list in an earlier `lock` counts where it was made with the same number and seed; its files must be
-    as they were. Cost: some microseconds a document held out, and with a list about one for each chunk.
+    as they were. Cost: some microseconds a document held out.
     """
     held_out = dataset.held_out
     if held_out is None:
         return None
     counts = reader.chunks().num_documents
-    firsts = np.cumsum(counts) - counts
+    firsts = np.cumsum(counts, dtype=np.int64) - counts
     earlier = (lock or {}).get("held_out", {}).get(dataset.name)
     if lock and earlier and (earlier["documents"], earlier["seed"]) == (held_out.documents, held_out.seed):
         _refuse_changes(dataset, earlier["records"], lock["data"][dataset.name], reader.identity())
@@ -78,7 +80,7 @@ def hold_out(
     else:
         documents = np.array(choose(held_out, dataset.name, int(counts.sum())), dtype=np.int64)
     documents.sort()
-    records = _records(dataset, reader, firsts, documents)
+    records = _records(dataset, reader, documents)
     return HeldOutDocuments(
         held_out=held_out,
         num_documents=int(counts.sum()),
@@ -110,16 +112,14 @@ def choose(held_out: HeldOut, name: str, num_documents: int) -> list[int]:
     return list(found)[: held_out.documents]
 
 
-def _records(dataset: Dataset, reader: RandomReader, firsts: Int64, documents: Int64) -> Records:
-    chunks = np.searchsorted(firsts, documents, side="right") - 1
+def _records(dataset: Dataset, reader: RandomReader, documents: Int64) -> Records:
     found: dict[str, list[int]] = {}
-    for chunk, record in zip(chunks.tolist(), (documents - firsts[chunks]).tolist(), strict=True):
-        file, number = reader.where(chunk, record)
+    for file, number in _places(reader, documents):
         found.setdefault(file, []).append(number)
-    if whole := [file for file in found if os.path.isabs(file) or is_url(file)]:
+    if paths := [file for file in found if os.path.isabs(file) or is_url(file)]:
         raise DataError.explained(
             f"dataset {dataset.name!r}: the lock cannot name the documents to hold out",
-            got=f"several files of the name of {whole[0]!r}",
+            got=f"several files of the name of {paths[0]!r}",
             rule="files of a dataset with a holdout have different names below their entries of `path`",
             cure="name one folder above them in `path`",
         )
@@ -149,26 +149,71 @@ def _entry(identity: Mapping[str, Any], file: str) -> Any:
 
 
 def _find(dataset: Dataset, reader: RandomReader, records: Records) -> Int64:
-    """Returns the numbers of documents that a lock names; a chunk is consecutive records of one file."""
+    """Returns the numbers of documents that a lock names."""
+    asked = [(file, number) for file, numbers in records.items() for number in numbers]
+    found = _numbers(reader, asked)
+    for (file, number), place in zip(asked, _places(reader, found), strict=True):
+        if place != (file, number):
+            raise DataError.explained(
+                f"dataset {dataset.name!r}: a document that is held out is gone",
+                got=f"no record {number} of {file!r}",
+                rule="the lock's list of documents held out stays as it is; files may only be added",
+                cure="bring the file back, or begin a new run folder, which chooses anew",
+            )
+    return found
+
+
+def _places(reader: RandomReader, documents: Int64) -> Iterator[tuple[str, int]]:
+    """Yields what `where` of the reader says of documents, by their numbers through all chunks."""
+    while isinstance(reader, SubsetReader | PrefixReader):
+        documents = reader.documents[documents] if isinstance(reader, SubsetReader) else documents
+        reader = reader.reader
+    table = table_of(source_of(reader))
+    if table is None:
+        ends = np.cumsum(reader.chunks().num_documents, dtype=np.int64)
+        chunks = np.searchsorted(ends, documents, side="right")
+        records = documents - np.append(0, ends)[chunks]
+        yield from map(reader.where, chunks.tolist(), records.tolist())
+        return
+    firsts = _first_of_files(table)
+    files = np.searchsorted(firsts, documents, side="right") - 1
+    records = documents - firsts[files]
+    yield from zip(map(table.labels.__getitem__, files.tolist()), records.tolist(), strict=True)
+
+
+def _numbers(reader: RandomReader, places: Sequence[tuple[str, int]]) -> Int64:
+    """Returns the numbers of documents through all chunks, and any other one for those that are not there."""
+    if isinstance(reader, SubsetReader):
+        found = np.searchsorted(reader.documents, _numbers(reader.reader, places))
+    elif isinstance(reader, PrefixReader):
+        found = _numbers(reader.reader, places)
+    else:
+        runs = _runs(reader)
+        found = np.array([_number(runs.get(file, ()), record) for file, record in places], np.int64)
+    return np.minimum(found, int(reader.chunks().num_documents.sum(dtype=np.int64)) - 1)
+
+
+def _runs(reader: RandomReader) -> Mapping[str, Sequence[tuple[int, int]]]:
+    """Returns, by file, where consecutive records of it are: (first record, number of its document)."""
+    table = table_of(source_of(reader))
+    if table is not None:
+        firsts = _first_of_files(table).tolist()
+        return {file: ((0, first),) for file, first in zip(table.labels, firsts, strict=True)}
     counts = reader.chunks().num_documents
-    firsts = (np.cumsum(counts) - counts).tolist()
-    begins: dict[str, list[tuple[int, int]]] = {}  # by file: first record of a chunk, the chunk
-    for chunk in range(len(counts)):
+    found: dict[str, list[tuple[int, int]]] = {}
+    for chunk, first in enumerate((np.cumsum(counts, dtype=np.int64) - counts).tolist()):
         file, record = reader.where(chunk, 0)
-        begins.setdefault(file, []).append((record, chunk))
-    found: list[int] = []
-    for file, numbers in records.items():
-        chunks = sorted(begins.get(file, []))
-        for number in numbers:
-            place = bisect_right(chunks, (number, len(counts))) - 1
-            begin, chunk = chunks[place] if place >= 0 else (0, -1)
-            there = chunk >= 0 and number - begin < int(counts[chunk])
-            if not there or reader.where(chunk, number - begin) != (file, number):
-                raise DataError.explained(
-                    f"dataset {dataset.name!r}: a document that is held out is gone",
-                    got=f"no record {number} of {file!r}",
-                    rule="the lock's list of documents held out stays as it is; files may only be added",
-                    cure="bring the file back, or begin a new run folder, which chooses anew",
-                )
-            found.append(firsts[chunk] + number - begin)
-    return np.array(found, dtype=np.int64)
+        found.setdefault(file, []).append((record, first))
+    return {file: sorted(runs) for file, runs in found.items()}
+
+
+def _number(runs: Sequence[tuple[int, int]], record: int) -> int:
+    place = bisect_right(runs, record, key=lambda run: run[0]) - 1
+    begin, first = runs[place] if place >= 0 else (record, 0)
+    return first + record - begin
+
+
+def _first_of_files(table: ChunkTable) -> Int64:
+    """Returns the documents ahead of each file."""
+    counts = np.array(table.num_records, np.int64)
+    return np.cumsum(counts) - counts

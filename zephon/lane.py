@@ -254,7 +254,7 @@ class Lane:
             ledger.rows,
             tuple(ledger.tokens),
             tuple(ledger.documents),
-            tuple(ledger.credits),
+            ledger.credits,
             tuple(self._cursors),
             tuple(self._counts),
             tuple([_address(run) for run in carried]) if carried else (),
@@ -267,7 +267,7 @@ class Lane:
         """Goes to `state`, on a lane that has made no row; what the packer held is asked for at once."""
         ledger = self.ledger
         ledger.rows, ledger.tokens, ledger.documents = state.rows, list(state.tokens), list(state.documents)
-        ledger.credits = list(state.credits)
+        ledger.credits = state.credits
         for dataset, cursor in enumerate(state.cursors):
             if cursor is not None:
                 self._stream(dataset).restore(cursor, dict(state.counts[dataset]))

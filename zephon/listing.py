@@ -7,13 +7,10 @@ branch is at when it is first asked, or at the one that is given.
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import has_magic
-from typing import TypeVar
 from urllib.parse import unquote
 
 from zephon import remote, retries
@@ -22,7 +19,6 @@ from zephon.remote import Look
 from zephon.retries import MissingError
 from zephon.urls import HTTP, last_name, redact, scheme, without_query
 
-T = TypeVar("T")
 LEFT_OUT = (".", "_")
 _NUM_THREADS = 16
 _HUB = re.compile(
@@ -69,25 +65,8 @@ def at_commit(url: str, revision: str) -> str:
 
 def expand_all(written: Sequence[str], urls: Sequence[str]) -> list[list[RemoteFile]]:
     """Returns the files of each URL, in no order; `written` are the entries that they come from."""
-    return in_parallel(lambda pair: _expand(*pair), list(zip(written, urls, strict=True)))
-
-
-def in_parallel(work: Callable[[T], list[RemoteFile]], items: Sequence[T]) -> list[list[RemoteFile]]:
-    """Returns the results in the order of `items`; an error, or Ctrl-C, ends the waits of the others."""
-    if len(items) <= 1:
-        return [work(item) for item in items]
-    stop = threading.Event()
-
-    def stoppable(item: T) -> list[RemoteFile]:
-        with retries.stop_on(stop):
-            return work(item)
-
-    pool = ThreadPoolExecutor(_NUM_THREADS)
-    try:
-        return list(pool.map(stoppable, items))
-    finally:
-        stop.set()
-        pool.shutdown(cancel_futures=True)
+    pairs = list(zip(written, urls, strict=True))
+    return retries.in_parallel(lambda pair: _expand(*pair), pairs, _NUM_THREADS)
 
 
 def _expand(written: str, url: str) -> list[RemoteFile]:
@@ -114,7 +93,7 @@ def _http_file(subject: str, url: str) -> list[RemoteFile]:
             f"{subject} names no single file",
             got="a wildcard" if has_magic(path) else "a folder",
             rule="a web server does not list its files",
-            cure="name each file, as a list of paths, or give a catalogue of them as `index`",
+            cure="name each file, as a list of paths, or give a `catalogue` of them",
         )
     try:
         found = remote.look(subject, url)

@@ -40,8 +40,8 @@ Shares = tuple[int, ...]
 
 
 @dataclass(slots=True)
-class Ledger:
-    """A lane's small record of integers; all that a work source may know."""
+class _Fields:
+    """What a ledger has."""
 
     lane: int
     shares: Shares = ()
@@ -54,19 +54,35 @@ class Ledger:
     """Tokens drawn of each dataset."""
     documents: list[int] = field(default_factory=list)
     """Documents begun of each dataset."""
-    credits: list[int] = field(default_factory=list)
+    credits: tuple[int, ...] = ()
     """What is owed to each dataset, in tokens times PARTS; sums to zero."""
+
+
+class Ledger(_Fields):
+    """A lane's small record of integers; all that a work source may know, and it changes none of it."""
+
+    __slots__ = ("_credits",)
+    _credits: list[int]
 
     @classmethod
     def empty(cls, lane: int, num_datasets: int) -> Ledger:
         """Returns the ledger of a lane that has drawn nothing."""
         zeros = [0] * num_datasets
         made = cls if num_datasets <= MANY_DATASETS else WideLedger
-        return made(lane, tokens=zeros.copy(), documents=zeros.copy(), credits=zeros.copy())
+        return made(lane, tokens=zeros.copy(), documents=zeros.copy(), credits=tuple(zeros))
+
+    @property
+    def credits(self) -> tuple[int, ...]:
+        """Returns what is owed to each dataset, in tokens times PARTS; sums to zero."""
+        return tuple(self._credits)
+
+    @credits.setter
+    def credits(self, credits: Iterable[int]) -> None:
+        self._credits = list(credits)
 
     def charge(self, dataset: int, num_tokens: int, num_documents: int) -> None:
         """Records that `num_tokens` of `dataset` were drawn, by the shares of this step."""
-        credits = self.credits
+        credits = self._credits
         for i, share in enumerate(self.shares):
             credits[i] += share * num_tokens
         credits[dataset] -= num_tokens * PARTS
@@ -97,7 +113,7 @@ class WideLedger(Ledger):
         self._settled: NDArray[np.int64] = self._columns.shares
         self._drawn = 0
         """Tokens drawn by these shares that are not in `_settled`."""
-        super().__init__(lane, shares, rest, rows, list(tokens), list(documents), list(credits))
+        super().__init__(lane, shares, rest, rows, list(tokens), list(documents), tuple(credits))
 
     @property
     def shares(self) -> Shares:
@@ -111,10 +127,9 @@ class WideLedger(Ledger):
             self._shares, self._columns = shares, _columns(shares)
 
     @property
-    def credits(self) -> list[int]:
-        """Returns what is owed to each dataset, in tokens times PARTS; a list of its own."""
-        credits: list[int] = self._settle().tolist()
-        return credits
+    def credits(self) -> tuple[int, ...]:
+        """Returns what is owed to each dataset, in tokens times PARTS; sums to zero."""
+        return tuple(self._settle().tolist())
 
     @credits.setter
     def credits(self, credits: Iterable[int]) -> None:
@@ -212,7 +227,7 @@ class MixtureWorkSource:
         """
         if isinstance(ledger, WideLedger):
             return ledger.choose()
-        credits, shares = ledger.credits, ledger.shares
+        credits, shares = ledger._credits, ledger.shares
         active = _active(shares)
         best, _ = active[0]
         best_credit = credits[best]
@@ -291,4 +306,4 @@ def begin_step(
         fresh = tuple(i for i in fresh if ledger.shares[i])
     if fresh:
         gains = first_credits(ledger.lane, num_lanes, ledger.shares, fresh, seq_len)
-        ledger.credits = [c + g for c, g in zip(ledger.credits, gains, strict=True)]
+        ledger.credits = tuple(c + g for c, g in zip(ledger.credits, gains, strict=True))

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon import retries
 from zephon.catalogue import Catalogue, Listed, open_catalogue
 from zephon.dataset import TRAIN, VALID, Dataset
 from zephon.holdout import HeldOutDocuments, hold_out
@@ -25,6 +26,7 @@ from zephon.paths import resolve
 from zephon.prepare import DatasetRules, Prepare
 from zephon.readers import RandomReader, Report, is_tokenized, open_reader
 from zephon.readers.subset import SubsetReader
+from zephon.readers.table import NUM_THREADS
 from zephon.recipe import Recipe
 from zephon.schedule import ScheduleTable
 from zephon.selection import rank, select
@@ -35,9 +37,10 @@ from zephon.tokenizer import Encoder, TokenizerReport, load_tokenizer, read_toke
 SPOOL_BYTES = 64 << 30
 STREAM_MEAN_BYTES = 4096
 """What a document of a stream is taken to have, as nobody counted any."""
+SAMPLED_DATASETS = 16
 SAMPLE_DOCUMENTS = 16
 SAMPLE_BYTES = 64 << 10
-"""What is read of each dataset to compare the back ends of the tokenizer."""
+"""What is read, and of how many datasets, to compare the back ends of the tokenizer."""
 
 
 def default_cache() -> Path:
@@ -142,7 +145,7 @@ def open_recipe(
         make_order(recipe, dataset, one, cache=folder, report=report)
         for dataset, one in zip(recipe.datasets, opened, strict=True)
     )
-    samples = [text for reader in readers for text in _sample(reader)]
+    samples = _samples(opened, table)
     encoder, tokenizer = load_tokenizer(recipe.tokenize, base=recipe.base, backend=backend, samples=samples)
     return Opened(
         recipe=recipe,
@@ -240,10 +243,22 @@ def _mean_bytes(reader: RandomReader) -> int:
     return max(1, int(chunks.num_bytes.sum()) // int(chunks.num_documents.sum()))
 
 
+def _samples(opened: Sequence[OpenedDataset], table: ScheduleTable) -> list[str]:
+    """Returns some texts of the first datasets with a share; none of those that a catalogue lists.
+
+    Nor of what has no texts, nor of a stream: it is not read before it is drawn.
+    """
+    readers = [
+        one.reader
+        for one, *shares in zip(opened, *table.shares, strict=True)
+        if any(shares) and one.listed is None
+        if not is_tokenized(one.reader) and not isinstance(one.reader, StreamReader)
+    ]
+    found = retries.in_parallel(_sample, readers[:SAMPLED_DATASETS], NUM_THREADS)
+    return [text for texts in found for text in texts]
+
+
 def _sample(reader: RandomReader) -> Sequence[str]:
-    """Returns some texts; none of what has none, and of a stream, which is not read before it is drawn."""
-    if is_tokenized(reader) or isinstance(reader, StreamReader):
-        return []
     count = min(SAMPLE_DOCUMENTS, int(reader.chunks().num_documents[0]))
     found = reader.texts(np.zeros(count, dtype=np.int64), np.arange(count, dtype=np.int64), SAMPLE_BYTES)
     return [text[:SAMPLE_BYTES] for text in found.texts]

@@ -25,6 +25,7 @@ from zephon.readers.jsonl import CHUNK_BYTES
 from zephon.schedule import Constant, Schedule, ScheduleContext, ScheduleTable, compile_schedule
 from zephon.shape import divisors, listed, nearest
 from zephon.tokenizer import Tokenize
+from zephon.urls import refuse_secret
 
 if TYPE_CHECKING:
     from zephon.continuing import Start
@@ -80,6 +81,7 @@ class Recipe:
             check_whole("`flush_every`", self.flush_every, 1)
         if self.when_exhausted not in WHEN_EXHAUSTED:
             raise ValueError(f"`when_exhausted` must be one of {WHEN_EXHAUSTED}, got {self.when_exhausted!r}")
+        refuse_secret("`catalogue`", self.catalogue)
         if self.lanes == 0:
             object.__setattr__(self, "lanes", self.global_batch_size)
         if self.global_batch_size % self.lanes:

@@ -24,6 +24,8 @@ from zephon.urls import HTTP, redact, scheme
 
 PART_BYTES = 16 << 20
 """A longer range is read in parts, each with its own time."""
+SLOWEST_BYTES_S = 1 << 20
+"""What is written is given the time that it takes at this speed, besides that of a request."""
 _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs",
     "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs",
@@ -89,19 +91,24 @@ def resolve(subject: str, url: str, repo: str, revision: str | None) -> str:
 
     kind, name = ("model", repo) if repo.count("/") == 1 else tuple(repo.split("/", 1))
 
-    def ask(_: float) -> str:
+    def ask(limit_s: float) -> str:
         hub, _path = _connect(url)
-        return str(hub._api.repo_info(name, repo_type=kind.removesuffix("s"), revision=revision).sha)
+        repo_type = kind.removesuffix("s")
+        return str(hub._api.repo_info(name, repo_type=repo_type, revision=revision, timeout=limit_s).sha)
 
     return retries.run(subject, url, ask)
 
 
 def write(subject: str, url: str, path: Path) -> None:
-    """Puts a local file at `url`, over what is there."""
+    """Puts a local file at `url`, over what is there; a large one may take its time at SLOWEST_BYTES_S."""
+    extra_s = path.stat().st_size / SLOWEST_BYTES_S
 
-    def put(_: float) -> None:
+    def put(limit_s: float) -> None:
         fs, address = _connect(url)
-        fs.put_file(str(path), address)
+        if fs.async_impl:
+            retries.wait_for(fs.loop, fs._put_file(str(path), address), limit_s + extra_s)
+        else:
+            fs.put_file(str(path), address)
 
     retries.run(subject, url, put)
 

@@ -11,10 +11,12 @@ import concurrent.futures
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 from zephon.errors import DataError
@@ -40,6 +42,8 @@ class Limits:
 LIMITS = Limits()
 
 _POLL_S = 0.2
+_AHEAD = 64
+"""Items that each thread may be ahead of the one that is waited for."""
 _GRACE_S = 5.0
 _DENIED = {401, 403, 407}
 _PASSING = {408, 425, 429}
@@ -77,7 +81,8 @@ _CREDENTIALS = {
 }
 _GONE, _OTHER, _REFUSED, _LATER, _UNKNOWN = "gone", "other", "refused", "later", "unknown"
 
-_stop: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("_stop", default=None)
+_stops: contextvars.ContextVar[tuple[threading.Event, ...]] = contextvars.ContextVar("_stops", default=())
+"""Each of them ends the requests of this thread."""
 
 
 class OtherContentError(Exception):
@@ -94,33 +99,56 @@ class UnusableError(Exception):
 
 @contextmanager
 def stop_on(event: threading.Event) -> Iterator[None]:
-    """Makes the requests of this thread give up soon after `event` is set."""
-    token = _stop.set(event)
+    """Makes requests of this thread, and of those that `each` starts, give up soon after `event` is set."""
+    token = _stops.set((*_stops.get(), event))
     try:
         yield
     finally:
-        _stop.reset(token)
+        _stops.reset(token)
 
 
 def in_parallel(work: Callable[[S], T], items: Sequence[S], num_threads: int) -> list[T]:
-    """Returns the results in the order of `items`, made by threads of their own.
+    """Returns what `each` yields."""
+    return list(each(work, items, num_threads))
 
-    An error is raised at once, and what was not begun is left. A request to stop, or Ctrl-C, ends all waits.
+
+def each(work: Callable[[S], T], items: Iterable[S], num_threads: int) -> Iterator[T]:
+    """Yields `work(item)` of each item in order, made by threads of their own, somewhat ahead.
+
+    An error is raised at once, whichever item it is of. It, the end of the iteration, a request to stop and
+    Ctrl-C each end the waits of all threads; what was not begun is left.
     """
-    outer = _stop.get()
-    stop = threading.Event() if outer is None else outer
+    rest, stop, woken = iter(items), threading.Event(), threading.Event()
+    failed: list[BaseException] = []
+    pool = ThreadPoolExecutor(num_threads, thread_name_prefix="zephon-each")
 
-    def stoppable(item: S) -> T:
-        with stop_on(stop):
-            return work(item)
+    def note(future: Future[T]) -> None:
+        if not future.cancelled() and (error := future.exception()) is not None:
+            failed.append(error)
+        woken.set()
 
-    pool = ThreadPoolExecutor(num_threads, thread_name_prefix="zephon-read")
+    def begin(item: S) -> Future[T]:
+        future = pool.submit(contextvars.copy_context().run, work, item)
+        future.add_done_callback(note)
+        return future
+
     try:
-        return list(pool.map(stoppable, items))
+        with stop_on(stop):  # without a `yield` in it: it would be set for the caller, too
+            waiting = deque(map(begin, islice(rest, _AHEAD * num_threads)))
+        while waiting:
+            first = waiting.popleft()
+            while not (first.done() or failed):
+                if not woken.wait(_POLL_S):
+                    _refuse_stopped("reading")
+                woken.clear()
+            if failed:
+                raise failed[0]
+            with stop_on(stop):
+                waiting.extend(map(begin, islice(rest, 1)))
+            yield first.result()
     finally:
-        if outer is None:
-            stop.set()
         pool.shutdown(wait=False, cancel_futures=True)
+        stop.set()
 
 
 def run(subject: str, url: str, request: Callable[[float], T]) -> T:
@@ -161,32 +189,28 @@ def wait_for(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], limi
     """
     future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, limit_s), loop)
     end = time.monotonic() + limit_s + _GRACE_S
-    stop = _stop.get()
     try:
         while True:
             left_s = end - time.monotonic()
             try:
-                return future.result(max(0.0, left_s if stop is None else min(left_s, _POLL_S)))
+                return future.result(max(0.0, min(left_s, _POLL_S) if _stops.get() else left_s))
             except concurrent.futures.TimeoutError:
                 if future.done() or left_s <= 0:
                     raise
-            if stop is not None and stop.is_set():
-                raise _stopped("a request")
+            _refuse_stopped("a request")
     finally:
         future.cancel()
 
 
 def _pause(subject: str, wait_s: float) -> None:
-    stop = _stop.get()
-    if stop is None:
-        time.sleep(wait_s)
-    elif stop.wait(wait_s):
-        raise _stopped(subject)
+    end = time.monotonic() + wait_s
+    while (left_s := end - time.monotonic()) > 0:
+        time.sleep(min(left_s, _POLL_S) if _stops.get() else left_s)
+        _refuse_stopped(subject)
 
 
 def _refuse_stopped(subject: str) -> None:
-    stop = _stop.get()
-    if stop is not None and stop.is_set():
+    if any(stop.is_set() for stop in _stops.get()):
         raise _stopped(subject)
 
 

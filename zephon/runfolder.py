@@ -100,7 +100,7 @@ class BatchLog:
             "dp_world_size": ranks.dp_world_size,
             "lanes": [ranks.lanes.start, ranks.lanes.stop],
             "schedule": self._take_table(table),
-            "lock": hash_json(self._opened.lock),
+            "lock": hash_json(lock_hashes(self._opened.lock)),
         }
         if (start := self._opened.recipe.continues) is not None:
             head["continues"] = {"hash": start.hash, "step": start.shared.steps}
@@ -258,7 +258,7 @@ class LogFile:
     schedule: str
     """Hash of the table in force at the first batch; empty where it is not logged."""
     lock: str
-    """Hash of the lock; empty where it is not logged."""
+    """Hash of the lock's hashes; empty where it is not logged."""
 
     @property
     def label(self) -> str:

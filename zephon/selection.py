@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,8 +20,10 @@ from zephon.cachefiles import replace_file
 from zephon.dataset import VALID, Dataset
 from zephon.errors import DataError
 from zephon.readers import ChunkTable, RandomReader, Report
-from zephon.readers.subset import PrefixReader, SubsetReader
-from zephon.readers.table import each, file_key, with_stamps
+from zephon.readers.parts import WithColumns, columns_by_file, pruning, source_of, table_of, with_columns
+from zephon.readers.subset import PrefixReader, SubsetReader, chunks_of_whole, whole
+from zephon.readers.table import NUM_THREADS, file_key, with_stamps
+from zephon.retries import each
 from zephon.where import ColumnPath, Where, parse_column, parse_where
 
 _VERSION = 1
@@ -84,37 +87,54 @@ def rank(dataset: Dataset, reader: RandomReader, cache: Path, report: Report | N
 
 def values_of(dataset: str, reader: RandomReader, chunk: int, columns: tuple[str, ...]) -> Any:
     """Returns columns of all documents of a chunk of `reader`, as a table of Arrow."""
+    [found] = _values(dataset, reader, [chunk], columns)
+    return found
+
+
+def _values(
+    dataset: str, reader: RandomReader, chunks: Sequence[int], columns: tuple[str, ...]
+) -> Iterator[Any]:
+    """Yields the columns of ascending chunks, of one file where files are read from their start."""
     if isinstance(reader, SubsetReader):
-        inner, records = reader.inside(chunk)
-        return values_of(dataset, reader.reader, inner, columns).take(records)
-    if isinstance(reader, PrefixReader):
-        count = int(reader.chunks().num_documents[chunk])
-        return values_of(dataset, reader.reader, chunk, columns).slice(0, count)
-    source = _source(reader)
-    _refuse_without_columns(dataset, source, columns)
-    return source.values(chunk, columns)
+        inner, records = zip(*map(reader.inside, chunks), strict=True)
+        found = _values(dataset, reader.reader, inner, columns)
+        yield from (table.take(which) for table, which in zip(found, records, strict=True))
+    elif isinstance(reader, PrefixReader):
+        counts = reader.chunks().num_documents[list(chunks)].tolist()
+        found = _values(dataset, reader.reader, chunks, columns)
+        yield from (table.slice(0, count) for table, count in zip(found, counts, strict=True))
+    else:
+        source = _columns_of(dataset, source_of(reader), columns)
+        by_file = columns_by_file(source)
+        if by_file is None:
+            yield from (source.values(chunk, columns) for chunk in chunks)
+            return
+        number = by_file.table.file_of(chunks[0])
+        first = int(by_file.table.first_chunks[number])
+        ends = range(first, chunks[-1] + 1)
+        wanted = frozenset(chunks)
+        found = zip(ends, by_file.file_values(number, columns), strict=False)
+        yield from (table for chunk, table in found if chunk in wanted)
 
 
-def _source(reader: Any) -> Any:
-    """Returns the reader of the format, behind a spool or not."""
-    return getattr(reader, "reader", reader)
-
-
-def _refuse_without_columns(dataset: str, source: Any, columns: tuple[str, ...]) -> None:
-    if not hasattr(source, "values"):
+def _columns_of(dataset: str, source: object, columns: tuple[str, ...]) -> WithColumns:
+    """Returns a reader of a format that has columns; refuses another."""
+    found = with_columns(source)
+    if found is None:
         raise DataError.explained(
             f"dataset {dataset!r}: its format has no columns",
             got=f"the columns {', '.join(columns)}, asked for by `where`, `columns` or `order`",
             rule="JSONL, Parquet, Arrow and CSV files have columns besides the text",
             cure="leave the condition out, or store the documents in one of these formats",
         )
+    return found
 
 
 def choose(dataset: Dataset, reader: RandomReader, cache: Path, report: Report | None) -> Int64:
     """Returns the numbers of the documents that meet the condition, ascending."""
-    where, source = parse_where(dataset.where, dataset.name), _source(reader)
-    _refuse_without_columns(dataset.name, source, where.columns)
-    table: ChunkTable | None = getattr(source, "table", None)
+    where = parse_where(dataset.where, dataset.name)
+    source = _columns_of(dataset.name, source_of(reader), where.columns)
+    table = table_of(source)
     counts = reader.chunks().num_documents
     if table is None:
         firsts = np.cumsum(counts, dtype=np.int64) - counts
@@ -134,7 +154,7 @@ def choose(dataset: Dataset, reader: RandomReader, cache: Path, report: Report |
         return found
 
     parts = []
-    for number, found in enumerate(each(range(len(table.files)), look)):
+    for number, found in enumerate(each(look, range(len(table.files)), NUM_THREADS)):
         first = int(table.first_documents[table.first_chunks[number]])
         parts.append(found + first)
         if report is not None:
@@ -142,11 +162,12 @@ def choose(dataset: Dataset, reader: RandomReader, cache: Path, report: Report |
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _matches_of_file(where: Where, source: Any, table: ChunkTable, number: int) -> Iterator[Int64]:
+def _matches_of_file(where: Where, source: WithColumns, table: ChunkTable, number: int) -> Iterator[Int64]:
     """Yields the records of a file that meet the condition, chunk by chunk."""
     first, last = table.first_chunks[number : number + 2].tolist()
-    skipped = source.without(number, where) if hasattr(source, "without") else frozenset()
-    tables = source.file_values(number, where.columns) if hasattr(source, "file_values") else None
+    pruned, by_file = pruning(source), columns_by_file(source)
+    skipped = frozenset[int]() if pruned is None else pruned.without(number, where)
+    tables = None if by_file is None else by_file.file_values(number, where.columns)
     ahead = 0
     for chunk in range(first, last):
         if tables is not None:
@@ -156,7 +177,7 @@ def _matches_of_file(where: Where, source: Any, table: ChunkTable, number: int) 
         ahead += int(table.num_documents[chunk])
 
 
-def _matches(where: Where, source: Any, chunk: int) -> Int64:
+def _matches(where: Where, source: WithColumns, chunk: int) -> Int64:
     return np.flatnonzero(where.mask(source.values(chunk, where.columns)))
 
 
@@ -165,23 +186,33 @@ def _column(dataset: Dataset, reader: RandomReader, path: ColumnPath, report: Re
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    count = len(reader.chunks().num_documents)
     top, *rest = path.names
 
-    def look(chunk: int) -> Any:
-        found = values_of(dataset.name, reader, chunk, (top,)).column(top)
-        return pc.struct_field(found, rest) if rest else found
+    def look(chunks: Sequence[int]) -> list[Any]:
+        found = [table.column(top) for table in _values(dataset.name, reader, chunks, (top,))]
+        return [pc.struct_field(column, rest) if rest else column for column in found]
 
     parts = []
-    for chunk, found in enumerate(each(range(count), look)):
-        parts += found.chunks
+    together = _read_together(reader)
+    for number, found in enumerate(each(look, together, NUM_THREADS)):
+        parts += [part for column in found for part in column.chunks]
         if report is not None:
-            report(f"sort {dataset.name}", chunk + 1, count)
+            report(f"sort {dataset.name}", number + 1, len(together))
     kinds = {str(part.type) for part in parts if not pa.types.is_null(part.type)}
     if len(kinds) > 1:
         raise _unsortable(dataset, path, f"the types {', '.join(sorted(kinds))}")
     kind = next((part.type for part in parts if not pa.types.is_null(part.type)), pa.int64())
     return pa.chunked_array([part.cast(kind) for part in parts], kind)
+
+
+def _read_together(reader: RandomReader) -> Sequence[Sequence[int]]:
+    """Returns the chunks of a reader: those of each file that is read from its start, else each alone."""
+    chunks = range(len(reader.chunks().num_documents))
+    by_file = columns_by_file(source_of(whole(reader)))
+    if by_file is None:
+        return [(chunk,) for chunk in chunks]
+    cuts = np.searchsorted(chunks_of_whole(reader), by_file.table.first_chunks).tolist()
+    return [chunks[first:last] for first, last in pairwise(cuts) if first < last]
 
 
 def _sorted(dataset: Dataset, path: ColumnPath, values: Any, *, descending: bool) -> Int64:
@@ -211,9 +242,7 @@ def _unsortable(dataset: Dataset, path: ColumnPath, got: str) -> DataError:
 
 def _stamps(dataset: Dataset, reader: Any) -> list[Any]:
     """Returns what tells the files of a reader from changed ones."""
-    while isinstance(reader, SubsetReader | PrefixReader):
-        reader = reader.reader
-    table: ChunkTable | None = getattr(_source(reader), "table", None)
+    table = table_of(source_of(whole(reader)))
     return [] if table is None else [file_key(with_stamps(dataset.name, file)) for file in table.files]
 
 

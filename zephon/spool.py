@@ -13,26 +13,30 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import mmap
 import os
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zephon import retries
 from zephon.cachefiles import TEMPORARY_SUFFIX, replace_file
+from zephon.descriptors import Descriptor, are_exhausted, exhausted
 from zephon.errors import DataError, Fault
 from zephon.files import changed
+from zephon.readers import parts
 from zephon.readers.base import TOKEN, Chunks, Column, Origin, Reader, Texts, Tokens, is_tokenized
-from zephon.readers.table import ChunkTable, file_key, with_stamps
-from zephon.views import MAPPED_BYTES, Descriptor, View, Views
+from zephon.readers.table import file_key, with_stamps
+from zephon.views import MAPPED_BYTES, View, Views
 
 TOGETHER = 8
 TOGETHER_BYTES = 256 << 20
@@ -40,26 +44,12 @@ TOGETHER_BYTES = 256 << 20
 MAPPED_HEAD_BYTES = 64 << 10
 """Offsets that take more than this are mapped too, so that many long chunks do not fill the heap."""
 _MAGIC = b"zphspool"
-_VERSION = 3
+_VERSION = 4
 _HEADER = struct.Struct("=8sQQQQ32s")
 _ABANDONED_S = 3600
 _SUFFIX = ".spool"
-
-
-class InPlace(Protocol):
-    """A `Reader` of which some chunks can be read where they lie, without a spool file."""
-
-    def view(self, chunk: int) -> View | None:
-        """Returns the chunk as it lies in a local file; None for one that has to be expanded."""
-        ...
-
-    def check(self, chunks: NDArray[np.int64]) -> None:
-        """Raises `DataError` if a file in which one of these chunks is open has changed."""
-        ...
-
-    def close(self) -> None:
-        """Drops descriptors; a later read opens them again."""
-        ...
+_BUFFER_BYTES = 1 << 20
+_log = logging.getLogger("zephon")
 
 
 class Spool:
@@ -71,9 +61,9 @@ class Spool:
         self.name = origin.dataset.name
         self.is_tokenized = is_tokenized(reader)
         self.reader = reader
-        self._table: ChunkTable | None = getattr(reader, "table", None)
-        self._by_file = hasattr(reader, "read_file") and self._table is not None
-        self._in_place = cast(InPlace, reader) if hasattr(reader, "view") else None
+        self._table = parts.table_of(reader)
+        self._by_file = parts.by_file(reader)
+        self._in_place = parts.in_place(reader)
         self._folder = origin.cache / "spool"
         self._limit_bytes, self._mapped_bytes = limit_bytes, mapped_bytes
         self._chunks = reader.chunks()
@@ -86,6 +76,7 @@ class Spool:
         self._folders: dict[int, Path] = {}
         self._checked: set[int] = set()
         self._unseen_bytes = self._limit_bytes
+        self._is_warned = False
         self._views = Views(self._open_or_expand, self._damaged, mapped_bytes=self._mapped_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -123,7 +114,7 @@ class Spool:
             return
         files = {chunk: table.file_of(chunk) for chunk in missing}
         wanted = [chunk for chunk in missing if table.files[files[chunk]].is_remote]
-        if self._by_file:
+        if self._by_file is not None:
             wanted = list({files[chunk]: chunk for chunk in wanted}.values())
         if len(wanted) > 1:
             largest = int(self._chunks.num_bytes[wanted].max())
@@ -162,8 +153,7 @@ class Spool:
             else:
                 stamped = with_stamps(self.name, self._table.files[file])
                 known = [self._table.kind, self._table.samples[file], *file_key(stamped)]
-                if hasattr(self.reader, "spool_key"):  # what else decides, such as a file beside it
-                    known += self.reader.spool_key(file)
+                known += parts.spool_key(self.reader, file)
             folder = self._folders[file] = self._folder / folder_name([*self._content, *known])
         return folder
 
@@ -173,7 +163,7 @@ class Spool:
             return found
         path = self.path(chunk)
         view = self._open(chunk, path)
-        if view is None and self._by_file:
+        if view is None and self._by_file is not None:
             view = self._expand_file(chunk)
         elif view is None:
             view = self._write(chunk, path, self.reader.read(chunk))
@@ -187,23 +177,40 @@ class Spool:
     def _expand_file(self, chunk: int) -> View:
         """Writes the spool files of all chunks of a file; returns the view of `chunk`."""
         assert self._table is not None
+        assert self._by_file is not None
         file = self._table.file_of(chunk)
         with self._lock:
             gate = self._gates.setdefault(file, threading.Lock())
         with gate:
             view = self._open(chunk, self.path(chunk))
             first, last = self._table.first_chunks[file : file + 2].tolist()
-            columns: Iterator[Column] = iter(()) if view else cast(Any, self.reader).read_file(file)
+            num_bytes = 0
+            columns: Iterator[Column] = iter(()) if view else self._by_file.read_file(file)
             for number in range(first, last) if view is None else ():
                 column = next(columns, None)
                 if column is None:
                     raise self._changed(chunk, f"{number - first:,} chunks in place of {last - first:,}")
                 made = self._write(number, self.path(number), column)
+                num_bytes += made.size_bytes
                 view = made if number == chunk else view
             if next(columns, None) is not None:
                 raise self._changed(chunk, f"more than {last - first:,} chunks")
         assert view is not None
+        self._warn_if_small(chunk, num_bytes)
         return view
+
+    def _warn_if_small(self, chunk: int, num_bytes: int) -> None:
+        """Says once that the spool cannot hold a file, which is expanded whole for any of its chunks."""
+        if num_bytes > self._limit_bytes and not self._is_warned:
+            self._is_warned = True
+            _log.warning(
+                "dataset %r: %s takes %s bytes expanded, and the spool may hold %s: it is expanded again and "
+                "again; set `spool_bytes` to more than all files take that are read at a time, or cut it",
+                self.name,
+                self.where(chunk, 0)[0],
+                f"{num_bytes:,}",
+                f"{self._limit_bytes:,}",
+            )
 
     def _changed(self, chunk: int, got: str) -> DataError:
         return changed(self.name, self.where(chunk, 0)[0], got)
@@ -283,19 +290,22 @@ def _frame(column: Column) -> tuple[bytes, bytes]:
     base = _HEADER.size + 8 * len(column.offsets)
     offsets = (column.offsets + base).tobytes()
     sizes = (len(column.offsets) - 1, len(column.data), len(table))
-    digest = _digest(sizes, offsets, table)
+    digest = _digest(sizes, zlib.crc32(column.data), offsets, table)
     return _HEADER.pack(_MAGIC, _VERSION, *sizes, digest) + offsets, table
 
 
-def _digest(sizes: tuple[int, int, int], offsets: bytes | memoryview, table: bytes) -> bytes:
-    digest = hashlib.sha256(repr(sizes).encode())
+def _digest(sizes: tuple[int, int, int], text_crc: int, offsets: bytes | memoryview, table: bytes) -> bytes:
+    digest = hashlib.sha256(repr((sizes, text_crc)).encode())
     digest.update(offsets)
     digest.update(table)
     return digest.digest()
 
 
 def write_column(path: Path, column: Column) -> View:
-    """Writes a spool file, and returns its view, opened before others can remove it."""
+    """Writes a spool file, and returns its view, opened before others can remove it.
+
+    A file with a hole, as a power cut may leave it, is found out by its hash and made again.
+    """
     head, table = _frame(column)
     views: list[View | None] = []
 
@@ -306,7 +316,7 @@ def write_column(path: Path, column: Column) -> View:
         target.flush()
         views.append(_view_of(Descriptor(os.dup(target.fileno())), None, check=False))
 
-    replace_file(path, write)
+    replace_file(path, write, sync=False)
     [view] = views
     assert view is not None
     return view
@@ -315,14 +325,16 @@ def write_column(path: Path, column: Column) -> View:
 def open_column(path: Path, num_documents: int | None, *, check: bool) -> View | None:
     """Returns the view of a spool file, or None if there is none in good order; marks the file as used.
 
-    In good order has `num_documents`, where that is known; `check` asks for the hash of the offsets too.
+    In good order has `num_documents`, where that is known; `check` reads all of it and asks for its hash too.
     """
     try:
         file = Descriptor(os.open(path, os.O_RDONLY))
         with contextlib.suppress(OSError):  # another user's file
             os.utime(file.number)
         return _view_of(file, num_documents, check=check)
-    except OSError:
+    except OSError as error:
+        if are_exhausted(error):
+            raise exhausted(f"spool file {path}", error) from error
         return None
 
 
@@ -343,10 +355,14 @@ def _view_of(file: Descriptor, num_documents: int | None, *, check: bool) -> Vie
         if base <= MAPPED_HEAD_BYTES
         else mmap.mmap(descriptor, base, access=mmap.ACCESS_READ)
     )
+    if isinstance(head, mmap.mmap):
+        file.count(1)
     offsets = memoryview(head)[_HEADER.size :]
     table = os.pread(descriptor, num_table, base + num_text)
-    if check and _digest((num, num_text, num_table), offsets, table) != digest:
-        return None
+    if check:
+        crc = _crc(descriptor, base, base + num_text)
+        if _digest((num, num_text, num_table), crc, offsets, table) != digest:
+            return None
     loaded = json.loads(table)
     return View(
         hot=(None, descriptor, offsets.cast("q"), bool(loaded["faults"] or loaded["replaced"])),
@@ -355,3 +371,11 @@ def _view_of(file: Descriptor, num_documents: int | None, *, check: bool) -> Vie
         replaced=frozenset(loaded["replaced"]),
         size_bytes=size_bytes,
     )
+
+
+def _crc(descriptor: int, start: int, end: int) -> int:
+    """Returns the checksum of the bytes [start, end) of an open file."""
+    crc = 0
+    for place in range(start, end, _BUFFER_BYTES):
+        crc = zlib.crc32(os.pread(descriptor, min(_BUFFER_BYTES, end - place), place), crc)
+    return crc

@@ -2,55 +2,44 @@
 
 Upstream: a format that gives a file's records in order (`RecordSource`). Downstream: `prepare.py`, which asks
 for the documents of windows. A window is WINDOW_RECORDS records, expanded into a spool file when it is first
-wanted; the file stays open there, so the next window costs no reading again. Going back, or a restore in
-the middle of a file, reads that file again from its start, without parsing what is passed.
+wanted; the file stays open there, so the next window costs no reading again. Going back, a restore in the
+middle of a file, or a file that was put away for others, reads it again from its start, without parsing what
+is passed; a file that was put away is then read ahead for many windows.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon import retries
+from zephon.descriptors import Held
 from zephon.errors import DataError
 from zephon.paths import DataFile
-from zephon.readers.base import TOKEN, Chunks, Column, Origin, Texts, Tokens, is_tokenized, labels
-from zephon.readers.table import file_key, with_stamps
+from zephon.readers.base import TOKEN, Chunks, Origin, Texts, Tokens, is_tokenized, labels
+from zephon.readers.parts import RecordSource
+from zephon.readers.table import NUM_THREADS, file_key, with_stamps
 from zephon.spool import folder_name, open_column, trim, write_column
 from zephon.stream_order import FILE_SHIFT, WINDOW_RECORDS, split_chunk
 from zephon.views import View, Views
 
-MAX_OPEN_FILES = 64
-"""Files kept open where they were read up to, in each process."""
+MAX_OPEN_FILES = 256
+"""Files kept open where they were read up to, in each process, as its descriptors allow: one for a lane."""
+AHEAD_WINDOWS = 16
+AHEAD_BYTES = 16 << 20
+"""A file that was put away is read ahead when it comes back: so many windows, or spool files so large."""
 SAMPLED_FILES = 64
 """Files of which the lock has a sample; of all others it has name and size."""
 _VERSION = 1
 
 Int64 = NDArray[np.int64]
-
-
-class RecordSource(Protocol):
-    """A format of which files can be read in order; what its reader is where a dataset has `stream`."""
-
-    kind: str
-
-    def records(self, file: DataFile) -> Iterator[Sequence[Any]]:
-        """Yields the raw records of a file in order, some at a time; a `Fault` stands for a damaged one."""
-        ...
-
-    def column(self, raws: Sequence[Any]) -> Column:
-        """Returns the documents of raw records."""
-        ...
-
-    def sample(self, file: DataFile) -> str:
-        """Returns the hash of some of the file's bytes."""
-        ...
 
 
 class _Reading:
@@ -60,6 +49,7 @@ class _Reading:
         self._batches = source.records(file)
         self._waiting: list[Any] = []
         self.window = 0
+        self.held = Held(0 if file.is_remote else 1)
 
     def next_window(self) -> list[Any]:
         """Returns the raw records of the next window; none past the end of the file."""
@@ -91,12 +81,13 @@ class StreamReader:
         self._lock = threading.Lock()
         self._gates: dict[int, threading.Lock] = {}
         self._readings: OrderedDict[int, _Reading] = OrderedDict()
+        self._put_away: set[int] = set()
         self._records: dict[int, int] = {}
         self._unseen_bytes = self._limit_bytes
         self._views = Views(self._open_window, self._damaged)
 
     def __getstate__(self) -> dict[str, Any]:
-        dropped = ("_lock", "_gates", "_readings", "_records", "_views")
+        dropped = ("_lock", "_gates", "_readings", "_put_away", "_records", "_views")
         return {name: value for name, value in self.__dict__.items() if name not in dropped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -140,16 +131,39 @@ class StreamReader:
             "kind": self._source.kind,
             "stream": True,
             "files": [[file.name, file.size_bytes] for file in self.files],
-            "samples": [sample for sample in self.samples if sample],
+            "samples": self._samples,
         }
 
     @cached_property
-    def samples(self) -> Sequence[str]:
-        """Returns a sample of some files, empty for the others; those of a catalogue if there is one."""
+    def _samples(self) -> list[str]:
+        """Returns the samples of some files; those of a catalogue if there is one."""
+        sampled = range(0, len(self.files), self._every)
         if self._listed is not None:
-            return list(self._listed.samples)
-        every = -(-len(self.files) // SAMPLED_FILES)
-        return [self._source.sample(file) if i % every == 0 else "" for i, file in enumerate(self.files)]
+            return [self._listed.samples[number] for number in sampled]
+        return self._look(sampled)
+
+    def all_samples(self) -> list[str]:
+        """Returns what a catalogue keeps: a sample of each file that no ETag tells from a changed one.
+
+        And of those of which the lock has one; empty for the others.
+        """
+        numbers = [i for i, file in enumerate(self.files) if not file.etag or i % self._every == 0]
+        found = dict(zip(numbers, self._look(numbers), strict=True))
+        return [found.get(number, "") for number in range(len(self.files))]
+
+    def _look(self, numbers: Sequence[int]) -> list[str]:
+        files = [self.files[number] for number in numbers]
+        return retries.in_parallel(self._source.sample, files, NUM_THREADS)
+
+    @property
+    def _every(self) -> int:
+        return -(-len(self.files) // SAMPLED_FILES)
+
+    def _current(self, number: int) -> DataFile:
+        """Returns a file with its stamps; a catalogue's is compared with its sample, where that has one."""
+        if self._listed is not None and self._listed.samples[number]:
+            return self._listed.current(number, self._source.sample)
+        return with_stamps(self.name, self.files[number])
 
     def close(self) -> None:
         """Closes the files; a later read opens them again, from their start."""
@@ -159,11 +173,7 @@ class StreamReader:
 
     def _path(self, chunk: int) -> Path:
         file, window = split_chunk(chunk)
-        return (
-            self._spool
-            / folder_name([*self._content, *file_key(with_stamps(self.name, self.files[file]))])
-            / f"{window}.spool"
-        )
+        return self._spool / folder_name([*self._content, *file_key(self._current(file))]) / f"{window}.spool"
 
     def _open_window(self, chunk: int) -> View:
         """Returns the view of a window, reading on to it where no spool file has it."""
@@ -181,22 +191,39 @@ class StreamReader:
     def _read_to(self, file: int, window: int) -> View:
         with self._lock:
             reading = self._readings.pop(file, None)
+            num_ahead = AHEAD_WINDOWS if reading is None and file in self._put_away else 0
         if reading is None or reading.window > window:
-            reading = _Reading(self._source, with_stamps(self.name, self.files[file]))
+            reading = _Reading(self._source, self._current(file))
         raws = reading.next_window()
         while reading.window <= window and len(raws) == WINDOW_RECORDS:
             raws = reading.next_window()
         if reading.window <= window:
             raws = []  # the file has no such window
-        path = self._path(file << FILE_SHIFT | window)
-        view = write_column(path, self._source.column(raws))
-        self._trim(path, view.size_bytes)
+        view = self._write(file, window, raws)
+        num_bytes = view.size_bytes
+        while num_ahead and num_bytes < AHEAD_BYTES and len(raws) == WINDOW_RECORDS:
+            raws, num_ahead = reading.next_window(), num_ahead - 1
+            num_bytes += self._write(file, reading.window - 1, raws).size_bytes
         if len(raws) == WINDOW_RECORDS:
             with self._lock:
                 self._readings[file] = reading
+                reading.held.owned_by(self)
                 while len(self._readings) > MAX_OPEN_FILES:
-                    self._readings.popitem(last=False)
+                    self._put_away.add(self._readings.popitem(last=False)[0])
         return view
+
+    def _write(self, file: int, window: int, raws: Sequence[Any]) -> View:
+        path = self._path(file << FILE_SHIFT | window)
+        view = write_column(path, self._source.column(raws))
+        self._trim(path, view.size_bytes)
+        return view
+
+    def release(self, held: Held) -> None:
+        """Puts away the file that is open by `held`."""
+        with self._lock:
+            for file in [file for file, reading in self._readings.items() if reading.held is held]:
+                del self._readings[file]
+                self._put_away.add(file)
 
     def _trim(self, path: Path, written: int) -> None:
         with self._lock:

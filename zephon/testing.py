@@ -3,7 +3,8 @@
 Upstream: the tests of a plugin. Downstream: nothing; no run imports this. Each kit drives the part as a lane
 does, with made-up documents, and asks for what a run relies on: the same answer every time, no token lost.
 A schedule or a work source may be given by import path, `package.module:name` (the object, or a function
-without arguments that makes it); then its answers are also compared with those of a fresh process.
+without arguments that makes it); then its answers are also compared with those of a fresh process. The kit
+for readers, `check_reader`, is in `testing_readers.py`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from zephon.prepare import SPLIT, Block
 from zephon.recipe import hash_json
 from zephon.schedule import PARTS, Schedule, ScheduleContext, check_weights, compile_schedule
 from zephon.stream import Run
+from zephon.testing_readers import check_reader
+
+__all__ = ["check_packer", "check_reader", "check_schedule", "check_work_source"]
 
 MAX_STEPS = 4096
 """Steps at which a schedule is asked for its weights."""
@@ -152,7 +156,7 @@ def _ledgers(num_datasets: int) -> Iterator[Ledger]:
             rows=index,
             tokens=[int(t) for t in drawn[2 * num_datasets : 3 * num_datasets]],
             documents=[int(t) % 100 for t in drawn[3 * num_datasets :]],
-            credits=credits,
+            credits=tuple(credits),
         )
 
 
@@ -160,7 +164,7 @@ def _choices(source: WorkSource, num_datasets: int, who: str) -> list[tuple[int,
     choices = []
     for ledger in _ledgers(num_datasets):
         before = replace(
-            ledger, tokens=[*ledger.tokens], documents=[*ledger.documents], credits=[*ledger.credits]
+            ledger, tokens=[*ledger.tokens], documents=[*ledger.documents], credits=ledger.credits
         )
         choice = source.choose(ledger)
         assert ledger == before, f"{who}: choose() must not change the ledger"

@@ -23,15 +23,17 @@ from zephon.packing import Packing
 from zephon.recipe import Recipe
 from zephon.tokenizer import Tokenize
 
-TOP = (
-    "seed", "lanes", "global_batch_size", "total_steps", "flush_every",
-    "when_exhausted", "catalogue", "tokenize", "packing", "schedule", "work_source", "datasets",
-    "continue_from",
+WHOLE = (
+    "seed", "lanes", "global_batch_size", "total_steps", "flush_every", "when_exhausted", "catalogue",
 )  # fmt: skip
-DATASET = (
-    "name", "path", "kind", "text", "tokens", "dtype", "columns", "where", "limit", "stream",
+"""Fields of `Recipe` that are taken as they are."""
+TOP = (*WHOLE, "tokenize", "packing", "schedule", "work_source", "datasets", "continue_from")
+SETTINGS = (
+    "kind", "text", "tokens", "dtype", "columns", "where", "limit", "stream",
     "on_error", "max_bad", "order", "max_epochs",
 )  # fmt: skip
+"""Fields of `Dataset` that are taken as they are."""
+DATASET = ("name", "path", *SETTINGS)
 CONTINUE = ("path", "allow")
 HOLDOUT = ("documents", "seed", "part")
 PARTITION = ("by", "edges", "nulls", "names")
@@ -128,7 +130,7 @@ def recipe_from_table(table: Mapping[str, Any], base: Path) -> Recipe:
         raise ValueError("[tokenize] must have `tokenizer` and [packing] must have `seq_len`")
     known = {name: packing[name] for name in PACKING if name in packing}
     options = {name: value for name, value in packing.items() if name not in PACKING}
-    whole = {name: table[name] for name in TOP[:7] if name in table}
+    whole = {name: table[name] for name in WHOLE if name in table}
     recipe = Recipe(
         seed=whole.pop("seed", 0),
         global_batch_size=whole.pop("global_batch_size"),
@@ -170,7 +172,7 @@ def _datasets(entry: Mapping[str, Any]) -> list[Dataset]:
     for name in ("name", "path"):
         if name not in entry:
             raise ValueError(f"{where}: lacks `{name}`")
-    fields = {name: entry[name] for name in DATASET[2:] if name in entry}
+    fields = {name: entry[name] for name in SETTINGS if name in entry}
     datasets = [Dataset.from_path(entry["name"], entry["path"], **fields)]
     if "partition" in entry:
         partition = _table(entry, "partition")
@@ -237,7 +239,7 @@ def _dataset_config(dataset: Dataset) -> dict[str, Any]:
         raise ValueError(f"dataset {dataset.name!r} is in memory and has no TOML form; write it to a file")
     path: Any = dataset.paths[0] if len(dataset.paths) == 1 else list(dataset.paths)
     plain = Dataset.from_path("?", "?")
-    table = {"name": dataset.name, "path": path} | _without_defaults(plain, dataset, DATASET[2:])
+    table = {"name": dataset.name, "path": path} | _without_defaults(plain, dataset, SETTINGS)
     if dataset.held_out is not None:
         default = HeldOut(documents=dataset.held_out.documents)
         given = _without_defaults(default, dataset.held_out, HOLDOUT)

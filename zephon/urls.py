@@ -37,12 +37,20 @@ def redact(text: str) -> str:
     return _SECRET.sub(r"\1=...", _QUERY.sub("?...", _HTTP_QUERY.sub(r"\1?...", text)))
 
 
-def holds_secret(written: str) -> bool:
-    """Returns whether a URL, as written in a recipe, spells out a secret; `${VAR}` does not."""
+def refuse_secret(what: str, written: str) -> None:
+    """Raises `ValueError` for a URL that spells out a secret in its user or its query; `${VAR}` does not.
+
+    Folders such as `token=web` are none.
+    """
     spelled = re.sub(r"\$\{[^}]*\}", "", written)
     user = _USER.search(spelled)
     has_password = user is not None and re.search(r":[^/@]+$", user[2]) is not None
-    return is_url(written) and (has_password or _SECRET.search(spelled) is not None)
+    query = re.split("[?#&;]", spelled)[1:]
+    if is_url(written) and (has_password or any(map(_SECRET.match, query))):
+        raise ValueError(
+            f"{what} must not spell out a secret, got {redact(written)!r}; give fsspec its credentials by "
+            "environment or configuration, or write ${VAR} in the URL"
+        )
 
 
 def redact_parts(text: str, url: str) -> str:

@@ -7,6 +7,7 @@ position, so that resident memory does not grow with what was read and a file th
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import threading
@@ -16,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon.descriptors import Descriptor, Held
 from zephon.errors import DataError, Fault
-from zephon.readers.base import TOKEN, Texts, Tokens, max_open
+from zephon.readers.base import TOKEN, Texts, Tokens
 
 MAX_OPEN_CHUNKS = 512
 MAPPED_BYTES = 128 << 20
@@ -25,18 +27,6 @@ MAPPED_MEAN_BYTES = 2048
 """Chunks are mapped where their documents are no longer than this on average and the budget has room."""
 
 Int64 = NDArray[np.int64]
-
-
-class Descriptor:
-    """An open file that is closed when the last view of it goes."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __del__(self) -> None:
-        os.close(self.number)
 
 
 class View(NamedTuple):
@@ -55,7 +45,10 @@ class View(NamedTuple):
 
 
 class Views:
-    """The chunks of one dataset that are open, the latest of them; safe to use from several threads."""
+    """The chunks of one dataset that are open, the latest of them; safe to use from several threads.
+
+    So many as MAX_OPEN_CHUNKS and the descriptors of the process allow.
+    """
 
     def __init__(
         self,
@@ -70,7 +63,7 @@ class Views:
         self._gates: dict[int, threading.Lock] = {}
         self._views: dict[int, View] = {}  # the first opened come first, and go first
         self._views_bytes = 0  # of those that are mapped
-        self._max_views = max_open(MAX_OPEN_CHUNKS)
+        self._max_views = MAX_OPEN_CHUNKS
 
     def texts(self, chunk: Int64, record: Int64, max_bytes: int) -> Texts:
         """Returns the texts at (chunk[i], record[i]), in the order asked; `max_bytes` counts UTF-8.
@@ -167,27 +160,41 @@ class Views:
         with self._lock:
             gate = self._gates.setdefault(chunk, threading.Lock())
         with gate:
-            view = self._views.get(chunk)
-            if view is None:
-                view = self._keep(chunk, self._open_view(chunk))
+            try:
+                view = self._views.get(chunk)
+                if view is None:
+                    view = self._keep(chunk, self._open_view(chunk))
+            finally:
+                with self._lock:
+                    if self._gates.get(chunk) is gate:
+                        del self._gates[chunk]
         return view
 
     def _keep(self, chunk: int, view: View) -> View:
         """Keeps the view, mapped if it is worth it, and drops those opened first over the limit."""
         mean_bytes = view.size_bytes // max(1, len(view.hot[2]) - 1)
         with self._lock:
-            self._gates.pop(chunk, None)
+            self._drop(chunk)  # another thread may have opened it after it was dropped
             while len(self._views) >= self._max_views:
                 self._drop(next(iter(self._views)))
             fits = (
                 mean_bytes <= MAPPED_MEAN_BYTES and self._views_bytes + view.size_bytes <= self._mapped_bytes
             )
             if fits and view.may_map:
-                data = mmap.mmap(view.file.number, 0, access=mmap.ACCESS_READ)
-                view = view._replace(hot=(data, *view.hot[1:]))
-                self._views_bytes += view.size_bytes
+                with contextlib.suppress(OSError):  # no descriptor, no map: it is read by position
+                    data = mmap.mmap(view.file.number, 0, access=mmap.ACCESS_READ)
+                    view.file.close()
+                    view = view._replace(hot=(data, -1, *view.hot[2:]))
+                    self._views_bytes += view.size_bytes
+            view.file.owned_by(self)
             self._views[chunk] = view
         return view
+
+    def release(self, held: Held) -> None:
+        """Lets go of the chunks that are open by `held`."""
+        with self._lock:
+            for chunk in [chunk for chunk, view in self._views.items() if view.file is held]:
+                self._drop(chunk)
 
     def missing(self, chunks: Int64) -> list[int]:
         """Returns those of `chunks` that are not open, each once, in the order given."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.helpers import make_recipe, open_small, take_steps, union, words, wri
 from tests.test_verify import edit, flip, train
 from zephon.cli import build_app
 from zephon.cli.verify import missing_ranks
+from zephon.indexing import index_recipe
 from zephon.recipe import Recipe
 from zephon.runfolder import read_log_files
 
@@ -264,6 +266,22 @@ def test_an_attempt_with_data_accepted_as_changed_is_noted(verify: Any, place: P
     assert (code, err) == (
         0, "warning: attempt 1 had other data, tokenizer or plugins than lock.json has\n",
     )  # fmt: skip
+
+
+def test_attempts_with_and_without_a_catalogue_had_the_same_data(verify: Any, place: Path) -> None:
+    recipe = Recipe.from_toml(place / "recipe.toml")
+    index_recipe(recipe, str(place / "index"), cache=place / "cache")
+    state: dict[str, Any] = {}
+    for catalogue in (str(place / "index"), ""):
+        options: Any = {"executor": "inline", "run_folder": place / "both", "cache": place / "cache"}
+        with replace(recipe, catalogue=catalogue).loader(**options, backend="tokenizers") as loader:
+            if state:
+                loader.load_state_dict(state)
+            take_steps([loader], 2)
+            state = loader.state_dict()
+    code, out, err = verify("both")
+    assert (code, err) == (0, "")
+    assert out == "equal: 32 rows of 4 steps compared, as 2 attempts logged them\n"
 
 
 def test_tokens_that_differ_are_printed(verify: Any, place: Path) -> None:

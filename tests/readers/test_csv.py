@@ -6,6 +6,8 @@ import csv
 import gzip
 import io
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zephon import retries
 from zephon.dataset import Dataset
 from zephon.errors import DataError, Fault
 from zephon.paths import list_files
@@ -22,6 +25,7 @@ from zephon.readers import Origin, RandomReader, Texts, open_reader
 from zephon.readers.csv_files import CsvReader, open_csv
 from zephon.readers.csv_rows import Rows, column_of, text_of
 from zephon.readers.csv_stream import CsvStream
+from zephon.selection import rank, select
 
 
 @pytest.fixture
@@ -210,6 +214,38 @@ def test_values_are_typed_by_all_of_a_file(data: Path, monkeypatch: pytest.Monke
 def test_what_looks_like_a_number_and_is_none_stays_a_string(data: Path, value: str) -> None:
     write(data, "a.csv", f"text,n\na,{value}\n")
     assert reader_of(data).values(0, ("n",)).to_pydict() == {"n": [value]}
+
+
+def test_a_column_that_is_empty_in_one_file_has_the_type_of_the_others(data: Path) -> None:
+    write(data, "a.csv", "text,n\n" + "".join(f"a{i},{i}\n" for i in range(6)))
+    write(data, "b.csv", "text,n\nb0,\nb1,\n")
+    assert pa.types.is_null(reader_of(data).values(1, ("n",)).schema.field("n").type)
+    dataset = Dataset.from_path("web", "data", where="n >= 3", order="sorted:-n")
+    reader = open_reader(dataset, base=data, cache=data / "cache", spool_bytes=1 << 20)
+    chosen = select(dataset, reader, data / "cache")
+    assert read_all(chosen).texts == ["a3", "a4", "a5"]
+    ranked = rank(replace(dataset, where=""), reader, data / "cache")
+    assert ranked is not None
+    assert ranked.tolist() == [5, 4, 3, 2, 1, 0, 6, 7]
+
+
+def test_a_type_is_found_once_for_all_threads(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zephon.readers.jsonl.CHUNK_BYTES", 64)
+    write(data, "a.csv", "text,n\n" + "".join(f"word {i},{i % 7}\n" for i in range(200)))
+    reader, passes = reader_of(data), []
+    infer = CsvReader._infer
+
+    def slow(self: CsvReader, *given: Any) -> Any:
+        passes.append(given[2])
+        time.sleep(0.05)
+        return infer(self, *given)
+
+    monkeypatch.setattr(CsvReader, "_infer", slow)
+    count = len(reader.chunks().num_documents)
+    found = retries.in_parallel(lambda chunk: reader.values(chunk, ("n",)), range(count), 8)
+    assert count > 8
+    assert pa.concat_tables(found)["n"].to_pylist() == [i % 7 for i in range(200)]
+    assert passes == ["n"]
 
 
 def test_a_stream_gives_the_same_rows(data: Path) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -417,3 +419,24 @@ def test_a_cache_that_cannot_be_written_says_the_cure(data: Path) -> None:
     (data / "cache").write_text("a file stands where the folder should")
     with pytest.raises(DataError, match=r"cannot be written(.|\n)*ZEPHON_CACHE"):
         opened(data)
+
+
+def test_threads_that_come_to_a_file_together_count_it_once(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(data, "a.jsonl", "".join(line(f"w{i}") for i in range(2000)))
+    reader = pickle.loads(pickle.dumps(opened(data)))  # has opened nothing
+    index_path(list_files([str(path)], data)[0], data / "cache").unlink()
+    counted: list[str] = []
+    count = lines.record_starts
+
+    def slow(*args: Any) -> Any:
+        counted.append(threading.current_thread().name)
+        time.sleep(0.2)
+        return count(*args)
+
+    monkeypatch.setattr(lines, "record_starts", slow)
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda i: reader.texts(np.array([0]), np.array([i]), 1).texts, range(8))
+        assert list(found) == [[f"w{i}"] for i in range(8)]
+    assert len(counted) == 1

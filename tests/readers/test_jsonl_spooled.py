@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.servers import http_server
 from zephon import files
 from zephon.dataset import Dataset
 from zephon.errors import DataError
@@ -23,6 +24,7 @@ from zephon.readers import RandomReader, Texts, expanded, open_reader
 from zephon.readers.base import Origin
 from zephon.readers.expanded import Expanding, cut
 from zephon.readers.jsonl_spooled import CompressedJsonl
+from zephon.selection import select
 
 
 def pack_gz(data: bytes) -> bytes:
@@ -217,6 +219,37 @@ def test_a_chunk_can_be_read_alone_and_so_can_its_values(data: Path, monkeypatch
     assert "".join(texts) == 2 * "".join(WORDS)
     scores = pa.concat_tables([reader.values(chunk, ("score",)) for chunk in range(count)])
     assert scores["score"].to_pylist() == 2 * list(range(5))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_replaced_file_of_a_server_without_stamps_is_read_anew(tmp_path: Path, suffix: str) -> None:
+    """No cache may give what was there before: neither scan, nor spool, nor what a condition left."""
+
+    def lines(word: str, first: int) -> bytes:
+        text = "".join(json.dumps({"text": f"{word}{i}", "n": (first + i) % 3}) + "\n" for i in range(9))
+        return gzip.compress(text.encode(), 0, mtime=0) if suffix else text.encode()  # of one size
+
+    name, found = f"a.jsonl{suffix}", []
+    with http_server({}) as server:
+        server.switches.stamps = False
+        dataset = Dataset.from_path("web", f"{server.url}/{name}", where="n == 0")
+        for word, first in (("old", 0), ("new", 1), ("new", 1), ("old", 0)):
+            server.files[name] = lines(word, first)
+            reader = open_reader(dataset, base=tmp_path, cache=tmp_path, spool_bytes=1 << 20)
+            found.append(read_all(select(dataset, reader, tmp_path)).texts)
+            reader.close()
+    old, new = ["old0", "old3", "old6"], ["new2", "new5", "new8"]
+    assert found == [old, new, new, old]
+
+
+def test_a_file_of_such_a_server_that_is_replaced_after_it_was_opened_is_an_error(tmp_path: Path) -> None:
+    with http_server({"a.jsonl": b"".join(LINES)}) as server:
+        server.switches.stamps = False
+        dataset = Dataset.from_path("web", f"{server.url}/a.jsonl")
+        reader = open_reader(dataset, base=tmp_path, cache=tmp_path, spool_bytes=1 << 20)
+        server.files["a.jsonl"] = b"".join(LINES).replace(b"one", b"ONE")
+        with pytest.raises(DataError, match="other content than when"):
+            read_all(reader)
 
 
 def test_token_ids_in_compressed_lines(data: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import fsspec
 import numpy as np
 import pytest
 
+from tests.servers import http_server
+from zephon import retries
 from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.order import Order
@@ -70,6 +74,19 @@ def test_any_file_is_text_where_the_kind_says_so(data: Path) -> None:
     with pytest.raises(DataError, match="do not say one kind"):
         opened(data)
     assert read_all(opened(data, kind="text")).texts == ["print(1)", "no suffix"]
+
+
+def test_a_request_to_stop_ends_reads_of_remote_files(tmp_path: Path) -> None:
+    with http_server({f"{i}.txt": b"hello" for i in range(4)}) as server:
+        dataset = Dataset.from_path("web", [f"{server.url}/{i}.txt" for i in range(4)])
+        reader = open_reader(dataset, base=tmp_path, cache=tmp_path, spool_bytes=0)
+        assert read_all(reader).texts == ["hello"] * 4
+        server.switches.hang = True
+        stop, begin = threading.Event(), time.monotonic()
+        threading.Timer(0.2, stop.set).start()
+        with retries.stop_on(stop), pytest.raises(DataError, match="was given up"):
+            read_all(reader)
+        assert time.monotonic() - begin < 5
 
 
 def test_what_is_not_utf_8_is_a_fault(data: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zephon import plugins
-from zephon.check.data import REFUSALS, DataCheck, expanded_bytes, refusal, remote_message, whole
+from zephon.check.data import REFUSALS, DataCheck, expanded_bytes, refusal, remote_message
 from zephon.check.plan import check_ends, check_schedule, check_shape, few_documents, uneven_lanes
 from zephon.check.probe import Probe
 from zephon.check.report import (
@@ -32,7 +32,7 @@ from zephon.opened import SPOOL_BYTES, default_cache
 from zephon.options import BUDGET_BYTES
 from zephon.order import CACHED_DOCUMENTS
 from zephon.readers import RandomReader, Report
-from zephon.readers.subset import PrefixReader, SubsetReader
+from zephon.readers.subset import PrefixReader, SubsetReader, whole
 from zephon.recipe import Recipe
 from zephon.schedule import PARTS, ScheduleTable
 from zephon.spool import Spool
@@ -52,8 +52,8 @@ PREFETCHED_BATCHES = 4
 """The batch in use, one being made, two made ahead where that is asked for."""
 PLACE_BYTES = 4
 """A shuffled place, of those that an order keeps."""
-CHOSEN_BYTES = 16
-"""Chunk and record of a document that `where` leaves."""
+CHOSEN_BYTES = 8
+"""The number of a document that `where` leaves."""
 VOCABULARY_BYTES = 400
 """What both tokenizer libraries together keep for an entry of the vocabulary, roughly."""
 
@@ -178,14 +178,14 @@ class _Check:
         readers = [probe.reader for probe in self.probes.values()]
         if not any(isinstance(whole(reader), Spool | StreamReader) for reader in readers):
             return
-        total, missing = expanded_bytes(readers)
+        total = expanded_bytes(readers)
         free = shutil.disk_usage(_existing(self.cache)).free
         what = "compressed or remote" if any(map(remote_message, readers)) else "compressed"
-        message = f"{what} chunks expand to about {format_bytes(total)} in {self.cache}; "
-        message += f"{format_bytes(missing)} are still to be written, {format_bytes(free)} are free"
+        message = f"{what} chunks expand to about {format_bytes(total)} in {self.cache}, less what is there "
+        message += f"already; {format_bytes(free)} are free"
         if any(isinstance(reader, StreamReader) for reader in readers):
             message += f"; streams are not counted and take up to {format_bytes(SPOOL_BYTES)} in all"
-        if missing > free or total > SPOOL_BYTES:
+        if total > min(free, SPOOL_BYTES):
             cure = "set ZEPHON_CACHE to a larger disk; past spool_bytes, chunks are expanded again and again"
             self.add(WARNING, "cache", message, cure)
         else:

@@ -7,8 +7,7 @@ opened on its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,14 @@ from zephon.dataset import Dataset
 from zephon.errors import ZephonError
 from zephon.opened import SPOOL_BYTES, OpenedDataset
 from zephon.readers import RandomReader, Report
-from zephon.readers.subset import PrefixReader, SubsetReader
+from zephon.readers.parts import source_of, table_of
+from zephon.readers.subset import PrefixReader, SubsetReader, chunks_of_whole, whole
 from zephon.recipe import Recipe
-from zephon.selection import choose, rank, values_of
+from zephon.selection import rank, values_of
 from zephon.spool import Spool
 from zephon.streaming import StreamReader
 from zephon.urls import redact, scheme
-from zephon.where import Compare, parse_column, parse_where
+from zephon.where import parse_column
 
 REFUSALS = (ZephonError, ValueError, TypeError, LookupError, OSError)
 MANY_FILES = 100_000
@@ -42,13 +42,6 @@ def refusal(subject: str, error: Exception) -> Finding:
     """Returns the finding of an error; the cure of its message becomes the finding's."""
     message, _, cure = str(error).partition("\n  cure: ")
     return Finding(severity=ERROR, subject=subject, message=message or type(error).__name__, cure=cure)
-
-
-def whole(reader: RandomReader) -> Any:
-    """Returns the reader of all documents, of which `reader` may be a part."""
-    while isinstance(reader, SubsetReader | PrefixReader):
-        reader = reader.reader
-    return reader
 
 
 @dataclass(slots=True)
@@ -76,8 +69,6 @@ class DataCheck:
         self._warn_many_files(spent)
         for index, one in self.opened.items():
             self._look(recipe.datasets[index], one)
-        with suppress(*REFUSALS):  # of what the parts' own findings say
-            self.findings += self._left_out_of_partitions()
 
     def _add(self, severity: str, subject: str, message: str, cure: str = "") -> None:
         self.findings.append(Finding(severity=severity, subject=subject, message=message, cure=cure))
@@ -175,30 +166,6 @@ class DataCheck:
         cure = "leave them out: `where` with COLUMN is not None; or nothing, if they shall come last"
         self._add(WARNING, subject, f"{message}; {count:,} of them have no value and come last", cure)
 
-    def _left_out_of_partitions(self) -> Iterator[Finding]:
-        """Yields a warning where datasets look like all parts of a partition, and records are in none."""
-        groups: dict[object, list[int]] = {}
-        for index in self.opened:
-            dataset = self.recipe.datasets[index]
-            if dataset.where:
-                alike = replace(dataset, name="a", where="", order="shuffled", max_epochs=None, held_out=None)
-                groups.setdefault(alike, []).append(index)
-        for group in groups.values():
-            parts = [self.recipe.datasets[index] for index in group]
-            column, base = _cut_by([dataset.where for dataset in parts])
-            if not column:
-                continue
-            reader = whole(self.opened[group[0]].reader)
-            total = int(reader.chunks().num_documents.sum())
-            if base:
-                total = len(choose(replace(parts[0], where=base), reader, self.cache, self.report))
-            left = total - sum(_selected(self.opened[index].reader) for index in group)
-            if left > 0:
-                names = ", ".join(dataset.name for dataset in parts)
-                message = f"{left:,} of {total:,} records are in none of {names}, which cut by {column!r}"
-                cure = "partition with nulls=True; or nothing, if those without a value shall be left out"
-                yield Finding(severity=WARNING, subject="partition", message=message, cure=cure)
-
 
 def _selected(reader: RandomReader) -> int:
     """Returns how many documents `where` and `limit` leave, those of both parts of a holdout."""
@@ -234,34 +201,11 @@ def num_without_value(dataset: Dataset, reader: RandomReader, ranked: Any) -> in
     return len(ranked) - low
 
 
-def _cut_by(wheres: Sequence[str]) -> tuple[str, str]:
-    """Returns (column, condition ahead of all) of conditions that cut a column from below to above."""
-    if len(set(wheres)) < 2:
-        return "", ""
-    first, last = min(wheres), max(wheres)
-    shared = next(
-        (first[:i] for i, pair in enumerate(zip(first, last, strict=False)) if len(set(pair)) > 1), ""
-    )
-    base = ""
-    if ") and (" in shared:  # as `partition.both` writes them
-        ahead = shared[: shared.rindex(") and (")]
-        base, wheres = ahead[1:].rstrip(), [where[len(ahead) + len(") and (") : -1] for where in wheres]
-    try:
-        found = [parse_where(where, "") for where in wheres]
-    except ValueError:
-        return "", ""
-    columns = {column for where in found for column in where.columns}
-    single = [where.condition for where in found if isinstance(where.condition, Compare)]
-    operators = {condition.operator for condition in single}
-    is_cut = len(columns) == 1 and operators & {"<", "<="} and operators & {">", ">="}
-    return (str(single[0].column), base) if is_cut else ("", "")
-
-
 def remote_message(reader: RandomReader) -> str:
     """Returns what is to say of files by URL; nothing where all are local."""
     inner = whole(reader)
-    table = getattr(getattr(inner, "reader", inner), "table", None)
-    files = inner.files if isinstance(inner, StreamReader) else getattr(table, "files", ())
+    table = table_of(source_of(inner))
+    files = inner.files if isinstance(inner, StreamReader) else table.files if table is not None else ()
     remote = [file for file in files if file.is_remote]
     if not remote:
         return ""
@@ -272,30 +216,13 @@ def remote_message(reader: RandomReader) -> str:
     return f"{message}: every document is fetched whenever it is read, and not kept"
 
 
-def expanded_bytes(readers: Sequence[RandomReader]) -> tuple[int, int]:
-    """Returns what the chunks of spools take when expanded, and what those take that are not yet; about.
-
-    Of a part only the chunks count that it has documents of.
-    """
-    total = missing = 0
+def expanded_bytes(readers: Sequence[RandomReader]) -> int:
+    """Returns what the chunks of spools take when expanded, about; of a part, those it has documents of."""
+    total = 0
     for reader in readers:
         spool = whole(reader)
-        if not isinstance(spool, Spool):
-            continue
-        chunks = spool.chunks()
-        sizes = chunks.num_bytes + OFFSET_BYTES * chunks.num_documents
-        for chunk in _chunks_of(reader):
-            size = int(sizes[chunk])
-            total += size
-            missing += 0 if spool.path(chunk).exists() else size
-    return total, missing
-
-
-def _chunks_of(reader: RandomReader) -> Iterator[int]:
-    """Yields the chunks of the whole dataset that documents of `reader` are in."""
-    for chunk in range(len(reader.chunks().num_documents)):
-        inner: RandomReader = reader
-        while isinstance(inner, SubsetReader | PrefixReader):
-            chunk = inner.inside(chunk)[0] if isinstance(inner, SubsetReader) else chunk
-            inner = inner.reader
-        yield chunk
+        if isinstance(spool, Spool):
+            chunks, parts = spool.chunks(), chunks_of_whole(reader)
+            total += int(chunks.num_bytes[parts].sum(dtype=np.int64))
+            total += OFFSET_BYTES * int(chunks.num_documents[parts].sum(dtype=np.int64))
+    return total

@@ -32,6 +32,7 @@ from zephon.cli.common import (
 )
 from zephon.continuing import accepting_changes
 from zephon.errors import CheckError
+from zephon.lock import lock_hashes
 from zephon.logged import Difference
 from zephon.opened import open_recipe
 from zephon.options import LoaderOptions
@@ -190,7 +191,7 @@ def compare_folder(plan: Plan, lock: dict[str, Any] | None) -> tuple[list[Change
     changes, _ = compare_descriptions(plan.folder, plan.opened)
     notes = [] if lock is not None else [f"the run folder has no {LOCK}: data and tokenizer are not compared"]
     if lock is not None:
-        ours = hash_json(lock)
+        ours = hash_json(lock_hashes(lock))
         others = sorted({file.attempt for file in plan.files if file.lock not in ("", ours)})
         if others:
             notes.append(

@@ -29,6 +29,7 @@ from zephon.readers.base import (
     is_tokenized,
 )
 from zephon.readers.beside import FLAT, MEGATRON, kind_of_tokens, without_boundaries
+from zephon.readers.parts import random_access, record_source
 from zephon.readers.saved import without_metadata
 from zephon.readers.table import ChunkTable
 
@@ -44,13 +45,16 @@ __all__ = [
     "Texts",
     "TokenReader",
     "Tokens",
+    "as_random",
+    "find_factory",
+    "find_files",
     "is_tokenized",
     "kind_by_name",
     "open_reader",
 ]
 
 Factory = Callable[[Origin], Reader | RandomReader]
-"""Of a dataset with `stream` it returns a `RecordSource` of `zephon.streaming`."""
+"""Of a dataset with `stream` it returns a `RecordSource`."""
 
 
 SUFFIXES: Mapping[str, str] = {
@@ -99,18 +103,11 @@ def open_reader(
     if table is not None:
         kind, files = table.kind, table.files
     else:
-        kind, files = _find(dataset, base, commits)
+        kind, files = find_files(dataset, base, commits)
     origin = Origin(dataset=dataset, files=files, cache=cache, report=report, table=table)
-    opened = _factory(dataset, kind)(origin)
+    opened = find_factory(dataset, kind)(origin)
     _refuse_other_fields(dataset, kind, opened)
-    if dataset.stream:
-        return _stream(opened, origin, spool_bytes)
-    if hasattr(opened, "texts"):
-        reader = cast(RandomReader, opened)
-    else:
-        from zephon.spool import Spool
-
-        reader = Spool(opened, origin, limit_bytes=spool_bytes)
+    reader = as_random(opened, origin, spool_bytes)
     if not len(reader.chunks().num_documents):
         raise DataError.explained(
             f"dataset {dataset.name!r} has no records",
@@ -121,7 +118,21 @@ def open_reader(
     return reader
 
 
-def _find(dataset: Dataset, base: Path, commits: Mapping[str, str] | None) -> tuple[str, Sequence[DataFile]]:
+def as_random(opened: object, origin: Origin, spool_bytes: int) -> RandomReader:
+    """Returns what a factory made of `origin`, behind a spool or in windows where it needs that."""
+    if origin.dataset.stream:
+        return _stream(opened, origin, spool_bytes)
+    found = random_access(opened)
+    if found is not None:
+        return found
+    from zephon.spool import Spool
+
+    return Spool(cast(Reader, opened), origin, limit_bytes=spool_bytes)
+
+
+def find_files(
+    dataset: Dataset, base: Path, commits: Mapping[str, str] | None = None
+) -> tuple[str, Sequence[DataFile]]:
     """Returns the kind of a dataset and its files, without those that say something of others."""
     listed = list_files(dataset.paths, base, revisions=commits) if dataset.documents is None else []
     if dataset.kind in ("", "arrow"):
@@ -153,19 +164,20 @@ def _refuse_other_fields(dataset: Dataset, kind: str, opened: object) -> None:
 
 def _stream(opened: object, origin: Origin, spool_bytes: int) -> RandomReader:
     """Returns the reader of a streamed dataset; no file is opened but a few for their samples."""
-    if not hasattr(opened, "records"):
+    source = record_source(opened)
+    if source is None:
         raise DataError.explained(
             f"dataset {origin.dataset.name!r}: its format cannot be streamed",
             got=f"`stream` for {type(opened).__name__}",
             rule="JSONL and CSV files are read in order; others say how many documents they have",
             cure="leave out `stream`",
         )
-    from zephon.streaming import RecordSource, StreamReader
+    from zephon.streaming import StreamReader
 
-    return StreamReader(cast(RecordSource, opened), origin, limit_bytes=spool_bytes)
+    return StreamReader(source, origin, limit_bytes=spool_bytes)
 
 
-def _factory(dataset: Dataset, kind: str) -> Factory:
+def find_factory(dataset: Dataset, kind: str) -> Factory:
     """Returns what opens datasets of `kind`: an entry point, as the built-in readers are."""
     try:
         return cast(Factory, plugins.find("datasets", kind))

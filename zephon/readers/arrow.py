@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from zephon.descriptors import Descriptor
 from zephon.errors import DataError, Fault
 from zephon.files import check_file, check_unchanged, open_file, open_unchanged, read_range
 from zephon.paths import DataFile
@@ -32,11 +33,11 @@ from zephon.readers.arrow_messages import (
     message_at,
     messages,
 )
-from zephon.readers.base import TOKEN, Chunks, Column, Origin, max_open
+from zephon.readers.base import TOKEN, Chunks, Column, Origin
 from zephon.readers.jsonl import sample
-from zephon.readers.kept import Kept
+from zephon.readers.kept import Kept, Shared
 from zephon.readers.table import Advance, Scan, open_table
-from zephon.views import Descriptor, View
+from zephon.views import View
 
 PIECE_BYTES = 1 << 20
 PIECE_RECORDS = 8192
@@ -47,7 +48,6 @@ _HEAD_BYTES = 4 << 10
 _DAMAGED = -1
 """The place of the one record that stands for what follows a damage."""
 _NUM_KEPT = 256
-_MAX_OPEN_FILES = 64
 
 Int64 = NDArray[np.int64]
 
@@ -69,7 +69,7 @@ class ArrowReader:
         self._field = origin.dataset.tokens or origin.dataset.text
         self.is_tokenized = bool(origin.dataset.tokens)
         self._heads, self._batches, self._tables = Kept(_NUM_KEPT), Kept(_NUM_KEPT), Kept(1)
-        self._open, self._in_place = Kept(max_open(_MAX_OPEN_FILES)), set[int]()
+        self._open, self._in_place = Shared(), set[int]()
         key = [self._field, self.is_tokenized, self._on_error]
         self.table = open_table(origin, "arrow", self._scan, key=key, by_bytes=False)
 
@@ -161,7 +161,8 @@ class ArrowReader:
         numbers = set(np.unique(np.searchsorted(self.table.first_chunks, chunks, side="right") - 1).tolist())
         for number in sorted(numbers & self._in_place):
             file = self.table.current(number, self._sample)
-            check_unchanged(self.name, file, self._descriptor(number, file).number)
+            descriptor = self._descriptor(number, file)
+            check_unchanged(self.name, file, descriptor.number)
 
     def values(self, chunk: int, columns: Sequence[str]) -> pa.Table:
         """Returns other columns of all records of a chunk; null for the record of a damage."""
@@ -277,8 +278,7 @@ class ArrowReader:
         )
 
     def close(self) -> None:
-        """Closes the files that are read in place; a later read opens them again."""
-        self._open.clear()
+        """Does nothing: the files that are read in place close with the last view of them."""
 
     def identity(self) -> dict[str, Any]:
         """Returns the kind, the counts and a sample of each file."""

@@ -6,7 +6,6 @@ Upstream: `paths.py`. Downstream: the readers of this folder and of plugins, the
 from __future__ import annotations
 
 import re
-import resource
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,6 @@ Report = Callable[[str, int, int], None]
 """Called with (what, done, total) while a dataset is opened, from one thread at a time."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_DESCRIPTOR_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +142,9 @@ class Column:
 class Reader(Protocol):
     """The plugin role `zephon.datasets`: knows its chunks and reads one at a time.
 
-    Thread-safe and picklable. All methods are pure functions of the data. With `is_tokenized = True` its
-    columns hold token ids. With `read_file(file) -> Iterator[Column]`, all chunks of one file in order, a
-    file is read once for all its chunks: for those that can only be read from the start.
+    Thread-safe and picklable. All methods are pure functions of the data; what cannot be read, such as a file
+    that changed, is a `DataError`. With `is_tokenized = True` its columns hold token ids. The spool makes it
+    random access. What else it may have: `parts.py`.
     """
 
     def chunks(self) -> Chunks:
@@ -259,9 +257,3 @@ def labels(files: Sequence[DataFile]) -> list[str]:
     """Returns what to call each file in messages: its name, or where it lies where names repeat."""
     count = Counter(file.name for file in files)
     return [file.name if count[file.name] == 1 else file.shown for file in files]
-
-
-def max_open(wanted: int) -> int:
-    """Returns `wanted`, or less where the process may open few descriptors: others need them too."""
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return wanted if soft == resource.RLIM_INFINITY else min(wanted, max(4, soft // _DESCRIPTOR_SHARE))

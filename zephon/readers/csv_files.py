@@ -7,6 +7,7 @@ start, all its chunks in one pass.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -54,10 +55,11 @@ class CsvReader:
         self.table = open_table(origin, "csv", self._scan, key=key)
 
     def _reset(self) -> None:
-        self._headers, self._kinds = Kept(_NUM_KEPT), Kept(_NUM_KEPT)
+        self._headers, self._kinds, self._gates = Kept(_NUM_KEPT), Kept(_NUM_KEPT), Kept(_NUM_KEPT)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_headers", "_kinds")}
+        dropped = ("_headers", "_kinds", "_gates")
+        return {name: value for name, value in self.__dict__.items() if name not in dropped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -98,8 +100,8 @@ class CsvReader:
     def values(self, chunk: int, columns: Sequence[str]) -> pa.Table:
         """Returns other columns of all rows of a chunk, null where a row is faulty.
 
-        A column is of whole numbers or numbers where all fields of it in the file are, else of strings: the
-        first time that it is asked for costs a pass over the file.
+        A column is of whole numbers or numbers where all fields of it in the file are, else of strings, and
+        null where all are empty: the first time that it is asked for costs a pass over the file.
         """
         number, file = self._file(chunk)
         rows = Rows([self._bytes(file, chunk)], delimiter(file))
@@ -141,7 +143,9 @@ class CsvReader:
         return pa.table(dict(zip(columns, arrays, strict=True)))
 
     def _kind(self, number: int, file: DataFile, column: str) -> Any:
-        return self._kinds.get((number, column), lambda: self._infer(number, file, column))
+        key = number, column
+        with self._gates.get(key, threading.Lock):  # one thread passes over the file, for all
+            return self._kinds.get(key, lambda: self._infer(number, file, column))
 
     def _infer(self, number: int, file: DataFile, column: str) -> Any:
         """Returns the type of a column, from all its fields."""

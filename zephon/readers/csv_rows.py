@@ -139,7 +139,7 @@ def fields_at(rows: Iterable[Row], num_fields: int, indexes: Sequence[int]) -> l
 
 
 class Inferred:
-    """The type of a column, from all of its fields: whole numbers, numbers, else strings."""
+    """The type of a column, from all of its fields: null, whole numbers, numbers, else strings."""
 
     def __init__(self) -> None:
         self._whole = self._number = True
@@ -157,12 +157,14 @@ class Inferred:
     def kind(self) -> Any:
         """Returns the Arrow type."""
         if not self._any:
-            return pa.string()
+            return pa.null()
         return pa.int64() if self._whole else pa.float64() if self._number else pa.string()
 
 
 def array_of(fields: Sequence[str | None], kind: Any) -> Any:
     """Returns the fields as an array of the type; an empty field is no number: null."""
+    if kind == pa.null():
+        return pa.nulls(len(fields))
     if kind == pa.string():
         return pa.array([None if field is None else _shown(field) for field in fields], kind)
     convert: Any = int if kind == pa.int64() else float

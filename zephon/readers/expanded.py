@@ -13,8 +13,9 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from zephon import files
 from zephon.errors import DataError, Fault
-from zephon.files import changed, check_file, open_file
+from zephon.files import changed, check_file
 from zephon.paths import DataFile
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
@@ -66,7 +67,7 @@ class Expanding:
         yield self._rest(done) + DAMAGE
 
     def _plain(self) -> Iterator[bytes]:
-        with open_file(self._dataset, self._file) as raw:
+        with _open(self._dataset, self._file) as raw:
             while block := raw.read(BLOCK_BYTES):
                 yield block
 
@@ -146,9 +147,14 @@ class _Raw:
         self.closed = True
 
 
+def _open(dataset: str, file: DataFile) -> BinaryIO:
+    """Returns the file; a local one, of which a stream keeps many open, with a small buffer."""
+    return files.open_file(dataset, file, block_bytes=files.BLOCK_BYTES if file.is_remote else BLOCK_BYTES)
+
+
 @contextmanager
 def _expanded_stream(dataset: str, file: DataFile, codec: str) -> Iterator[tuple[_Raw, Any]]:
-    with open_file(dataset, file) as opened:
+    with _open(dataset, file) as opened:
         raw = _Raw(opened)
         with pa.CompressedInputStream(pa.PythonFile(raw, "r"), codec) as stream:
             yield raw, stream

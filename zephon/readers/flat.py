@@ -7,6 +7,7 @@ ids: whatever id ends a document may stand inside another.
 from __future__ import annotations
 
 import io
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ HEADER_BYTES = 8 << 10
 """More than the header of an array with one dimension takes."""
 TOKEN_TYPES = tuple(np.dtype(name).newbyteorder("<") for name in DTYPES if name != "int16")
 OFFSET_TYPES = (np.dtype("<i8"), np.dtype("<u8"))
+_PARSING = threading.Lock()
+"""A header is a Python literal, and parsers of CPython 3.11 that run in several threads at once may fail."""
 
 
 def open_flat(origin: Origin) -> Reader | RandomReader:
@@ -165,7 +168,8 @@ class FlatFiles:
             if version not in ((1, 0), (2, 0)):
                 raise Misfit(f"{file.name}: version {version} of .npy, 1.0 and 2.0 are known")
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, _, dtype = read(stream)
+            with _PARSING:
+                shape, _, dtype = read(stream)
         except ValueError as error:
             raise Misfit(f"{file.name}: {str(error).splitlines()[0][:200]}") from None
         if len(shape) != 1:

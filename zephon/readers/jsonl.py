@@ -19,19 +19,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from zephon.descriptors import Descriptor, Held
 from zephon.files import changed, check_unchanged, open_unchanged, read_range, rewritten
 from zephon.paths import DataFile
-from zephon.readers.base import TOKEN, Chunks, Origin, Reader, Texts, Tokens, max_open
+from zephon.readers.base import TOKEN, Chunks, Origin, Reader, Texts, Tokens
 from zephon.readers.json_records import parse, parse_column, parse_values
 from zephon.readers.lines import load_starts
 from zephon.readers.table import Advance, Scan, open_table
 
 if TYPE_CHECKING:
-    from zephon.streaming import RecordSource
+    from zephon.readers.parts import RecordSource
 
 CHUNK_BYTES = 1 << 20
 MAX_OPEN_FILES = 128
+FILES_TOGETHER = 8
+"""What one call keeps from being closed for want of descriptors; a file is looked at again after so many."""
 SAMPLE_BYTES = 4096
+NUM_GATES = 64
 
 Int64 = NDArray[np.int64]
 
@@ -53,15 +57,13 @@ def open_jsonl(origin: Origin) -> Reader | JsonlReader | RecordSource:
 class _Handle:
     """An open file and the starts of its records; closes when the last user lets go."""
 
-    __slots__ = ("ctime_ns", "descriptor", "file", "starts")
+    __slots__ = ("ctime_ns", "descriptor", "file", "held", "starts")
 
     def __init__(self, descriptor: int, file: DataFile, starts: Int64) -> None:
+        self.held = Descriptor(descriptor, 2)  # the map of the index holds one too
         self.descriptor, self.file = descriptor, file
         self.ctime_ns = file.ctime_ns
         self.starts = starts.data  # gives Python ints, at a third of the time that numpy takes
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
 
 
 class JsonlReader:
@@ -76,12 +78,12 @@ class JsonlReader:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
+        self._gates = [threading.Lock() for _ in range(NUM_GATES)]
         self._handles: OrderedDict[int, _Handle] = OrderedDict()
-        self._max_open = max_open(2 * MAX_OPEN_FILES) // 2  # the map of an index holds a descriptor too
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for name in ("_lock", "_handles", "_max_open"):
+        for name in ("_lock", "_gates", "_handles"):
             del state[name]
         return state
 
@@ -125,6 +127,8 @@ class JsonlReader:
         for f, number in zip(file.tolist(), numbers.tolist(), strict=True):
             handle = handles.get(f)
             if handle is None:
+                if len(handles) == FILES_TOGETHER:
+                    handles.clear()
                 handle = handles[f] = self._handle(f)
             start = handle.starts[number]
             size = handle.starts[number + 1] - start
@@ -146,17 +150,27 @@ class JsonlReader:
         return raw
 
     def _handle(self, number: int) -> _Handle:
-        """Returns the open file, checked against what was indexed."""
+        """Returns the open file, checked against what was indexed; one thread of several opens it."""
+        handle = self._open_handle(number)
+        if handle is None:
+            with self._gates[number % NUM_GATES]:
+                handle = self._open_handle(number) or self._open(number)
+        return handle
+
+    def _open_handle(self, number: int) -> _Handle | None:
         with self._lock:
             handle = self._handles.get(number)
-            if handle is not None:
-                self._handles.move_to_end(number)
-        if handle is not None:
-            ctime_ns = check_unchanged(self.name, handle.file, handle.descriptor)
-            if ctime_ns != handle.ctime_ns:
-                self._compare(number, handle)
-                handle.ctime_ns = ctime_ns
-            return handle
+            if handle is None:
+                return None
+            self._handles.move_to_end(number)
+        ctime_ns = check_unchanged(self.name, handle.file, handle.descriptor)
+        if ctime_ns != handle.ctime_ns:
+            self._compare(number, handle)
+            handle.ctime_ns = ctime_ns
+        return handle
+
+    def _open(self, number: int) -> _Handle:
+        """Opens a file; counts its records where the cache has no index of it, as with a catalogue."""
         file = self.table.current(number, lambda file: sample(self.name, file))
         starts = load_starts(self.name, file, self._cache, _ignore)
         if len(starts) - 1 != self.table.num_records[number]:
@@ -165,9 +179,16 @@ class JsonlReader:
         handle = _Handle(open_unchanged(self.name, file), file, starts)
         with self._lock:
             self._handles[number] = handle
-            for old in list(islice(self._handles, max(0, len(self._handles) - self._max_open))):
+            handle.held.owned_by(self)
+            for old in list(islice(self._handles, max(0, len(self._handles) - MAX_OPEN_FILES))):
                 del self._handles[old]
         return handle
+
+    def release(self, held: Held) -> None:
+        """Lets go of the file that is open by `held`."""
+        with self._lock:
+            for number in [number for number, handle in self._handles.items() if handle.held is held]:
+                del self._handles[number]
 
     def _compare(self, number: int, handle: _Handle) -> None:
         """Refuses an open file of which the sample is another: it was touched since it was listed."""

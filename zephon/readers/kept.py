@@ -1,4 +1,4 @@
-"""The last few of what readers make at first need: open files, headers, a decoded batch.
+"""What readers make at first need: headers, a decoded batch, open files.
 
 Downstream: the readers of this folder. It is empty again after pickling.
 """
@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 T = TypeVar("T")
 
@@ -41,3 +42,19 @@ class Kept:
         """Lets go of everything."""
         with self._lock:
             self._values.clear()
+
+
+class Shared:
+    """What is made at first need, for as long as anybody has it; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._values: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+
+    def __reduce__(self) -> tuple[type[Shared], tuple[()]]:
+        """Keeps nothing when it is pickled."""
+        return Shared, ()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Returns what somebody has for `key`, made now if nobody has any."""
+        found: T | None = self._values.get(key)
+        return self._values.setdefault(key, make()) if found is None else found

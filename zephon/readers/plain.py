@@ -7,23 +7,20 @@ that the lock keeps. Remote files are fetched a few at a time, one request each,
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon import retries
 from zephon.errors import Fault, shorten
-from zephon.files import check_file, check_unchanged, open_unchanged, read_range
+from zephon.files import check_file, read_range, sample
 from zephon.paths import DataFile
 from zephon.readers.base import Chunks, Origin, Texts, num_within
 from zephon.readers.expanded import Expanding, is_compressed
-from zephon.readers.jsonl import SAMPLE_BYTES
-from zephon.readers.table import ChunkTable, Progress, each
+from zephon.readers.table import NUM_THREADS, ChunkTable, Progress
 
 CHUNK_BYTES = 1 << 20
 CHUNK_FILES = 1000
@@ -70,14 +67,10 @@ class PlainReader:
 
     def _read_all(self, files: Sequence[DataFile]) -> Generator[bytes | Fault, None, None]:
         """Yields what is in each file; remote ones are fetched a few at a time."""
-        if not any(file.is_remote for file in files):
+        if any(file.is_remote for file in files):
+            yield from retries.each(self._read, files, _FILES_TOGETHER)
+        else:
             yield from map(self._read, files)
-            return
-        pool = ThreadPoolExecutor(_FILES_TOGETHER, thread_name_prefix="zephon-text")
-        try:
-            yield from pool.map(self._read, files)
-        finally:
-            pool.shutdown(cancel_futures=True)
 
     def _read(self, file: DataFile) -> bytes | Fault:
         """Returns what is in a file, expanded, or how it is damaged."""
@@ -111,24 +104,6 @@ def _text(raw: bytes) -> str | Fault:
         return Fault("not_utf8", got, "a file of plain text is UTF-8")
 
 
-def sample(dataset: str, file: DataFile) -> str:
-    """Returns the hash of the first, middle and last 4 KiB of a file, of a short one in one read."""
-    last = max(0, file.size_bytes - SAMPLE_BYTES)
-    digest = hashlib.sha256()
-    if file.is_remote:
-        for start in sorted({0, last // 2, last}):
-            digest.update(read_range(dataset, file, start, SAMPLE_BYTES))
-        return digest.hexdigest()[:16]
-    descriptor = open_unchanged(dataset, file)
-    try:
-        for start in sorted({0, last // 2, last}):
-            digest.update(os.pread(descriptor, SAMPLE_BYTES, start))
-        check_unchanged(dataset, file, descriptor)
-    finally:
-        os.close(descriptor)
-    return digest.hexdigest()[:16]
-
-
 def _file_table(origin: Origin) -> ChunkTable:
     """Returns the table in which every file is a chunk of one document: its catalogue's, or made now."""
     if origin.table is not None:
@@ -141,7 +116,7 @@ def _file_table(origin: Origin) -> ChunkTable:
 
     samples: list[str] = []
     parts = [files[i : i + _LOOKED_AT_TOGETHER] for i in range(0, len(files), _LOOKED_AT_TOGETHER)]
-    for part in each(parts, look):
+    for part in retries.each(look, parts, NUM_THREADS):
         samples += part
         for _ in part:
             progress.file_done()

@@ -24,12 +24,15 @@ class SubsetReader:
         self.name = reader.name
         self.reader = reader
         self.is_tokenized = is_tokenized(reader)
+        self.documents = documents
         chunks = reader.chunks()
-        firsts = np.cumsum(chunks.num_documents, dtype=np.int64) - chunks.num_documents
-        self._chunk = np.searchsorted(firsts, documents, side="right") - 1  # (k,) int64
-        self._record = documents - firsts[self._chunk]  # (k,) int64
-        used, self._firsts, counts = np.unique(self._chunk, return_index=True, return_counts=True)
-        mean_bytes = chunks.num_bytes[used] // chunks.num_documents[used]
+        ends = np.cumsum(chunks.num_documents, dtype=np.int64)
+        places = np.append(0, np.searchsorted(documents, ends))
+        self.parts = np.flatnonzero(np.diff(places))  # (C,) the reader's chunk of each
+        self._firsts = places[self.parts]  # (C,) the first of `documents` of each
+        self._ahead = (ends - chunks.num_documents)[self.parts]  # (C,) documents ahead of that chunk
+        counts = places[self.parts + 1] - self._firsts
+        mean_bytes = chunks.num_bytes[self.parts] // chunks.num_documents[self.parts]
         self._chunks = Chunks(counts, np.maximum(1, mean_bytes) * counts)
 
     def chunks(self) -> Chunks:
@@ -40,23 +43,25 @@ class SubsetReader:
         """Returns the reader's chunk that `chunk` is a part of, and which records of it."""
         first = int(self._firsts[chunk])
         last = first + int(self._chunks.num_documents[chunk])
-        return int(self._chunk[first]), self._record[first:last]
+        return int(self.parts[chunk]), self.documents[first:last] - self._ahead[chunk]
+
+    def _records(self, chunk: Int64, record: Int64) -> Int64:
+        found: Int64 = self.documents[self._firsts[chunk] + record] - self._ahead[chunk]
+        return found
 
     def texts(self, chunk: Int64, record: Int64, max_bytes: int) -> Texts:
         """Returns the documents at (chunk[i], record[i]), in the order asked."""
-        place = self._firsts[chunk] + record
-        return self.reader.texts(self._chunk[place], self._record[place], max_bytes)
+        return self.reader.texts(self.parts[chunk], self._records(chunk, record), max_bytes)
 
     def tokens(self, chunk: Int64, record: Int64, max_bytes: int) -> Tokens:
         """Returns the token ids at (chunk[i], record[i]), in the order asked."""
-        place = self._firsts[chunk] + record
         reader = cast(TokenReader, self.reader)
-        return reader.tokens(self._chunk[place], self._record[place], max_bytes)
+        return reader.tokens(self.parts[chunk], self._records(chunk, record), max_bytes)
 
     def where(self, chunk: int, record: int) -> tuple[str, int]:
         """Returns the file and the record in it, as the reader of the whole dataset does."""
-        place = int(self._firsts[chunk]) + record
-        return self.reader.where(int(self._chunk[place]), int(self._record[place]))
+        number = int(self.documents[int(self._firsts[chunk]) + record])
+        return self.reader.where(int(self.parts[chunk]), number - int(self._ahead[chunk]))
 
     def identity(self) -> dict[str, Any]:
         """Returns the identity of the whole dataset: recipe and lock say which documents these are."""
@@ -107,3 +112,19 @@ class PrefixReader:
     def close(self) -> None:
         """Closes the reader."""
         self.reader.close()
+
+
+def whole(reader: RandomReader) -> RandomReader:
+    """Returns the reader of all documents, of which `reader` may be a part."""
+    while isinstance(reader, SubsetReader | PrefixReader):
+        reader = reader.reader
+    return reader
+
+
+def chunks_of_whole(reader: RandomReader) -> Int64:
+    """Returns the chunk of the whole dataset that each of the reader's is a part of: (C,) ascending."""
+    found = np.arange(len(reader.chunks().num_documents))
+    while isinstance(reader, SubsetReader | PrefixReader):
+        found = reader.parts[found] if isinstance(reader, SubsetReader) else found
+        reader = reader.reader
+    return found

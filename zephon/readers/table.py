@@ -8,15 +8,13 @@ from its file, so nothing here is made by chunk.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +29,7 @@ NUM_THREADS = 8
 """Files looked at together; most of the time is spent waiting for them."""
 CONTENT_STAMPS = ("blob_id", "xet_hash", "md5Hash", "content_md5")
 """Kinds of `etag` that are hashes of the content."""
-_VERSION = 1
+_VERSION = 2
 
 Int64 = NDArray[np.int64]
 Ints = NDArray[np.integer[Any]]
@@ -39,8 +37,6 @@ Advance = Callable[[int], None]
 """Takes the bytes that are done with."""
 ScanFile = Callable[[DataFile, Advance], "Scan"]
 Key = Sequence[object]
-S = TypeVar("S")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +72,7 @@ class ChunkTable:
     """The ctime of files that were touched since they were listed and have the same sample."""
 
     def current(self, number: int, sample: Callable[[DataFile], str]) -> DataFile:
-        """Returns a file with its stamps; a catalogue's is compared with its sample first.
+        """Returns a file with its stamps; one that was listed without is compared with its sample first.
 
         So is a local one whose ctime is another than when it was listed: links, modes and names change that,
         too. Raises `DataError` where the sample differs.
@@ -85,7 +81,8 @@ class ChunkTable:
         if file is None:
             file = with_stamps(self.name, self.files[number])
             if file is not self.files[number] and sample(file) != self.samples[number]:
-                raise changed(self.name, file.shown, "other content than when its catalogue was made")
+                got = "other content than when its catalogue was made, or when it was opened"
+                raise changed(self.name, file.shown, got)
             self._current[number] = file
         if not file.is_remote and (at := touched_ns(file)) != self._touched_ns.get(number, file.ctime_ns):
             if sample(file) != self.samples[number]:
@@ -153,7 +150,7 @@ def open_table(
         known = key(file) if callable(key) else key
         if not known:
             return scan(file, progress.bytes_done)
-        path = _scan_path(origin.cache, [kind, *known], file)
+        path = _scan_path(origin.cache, [kind, *known], with_stamps(origin.dataset.name, file))
         found = _read_scan(path)
         if found is None:
             found = scan(file, progress.bytes_done)
@@ -163,7 +160,7 @@ def open_table(
         return found
 
     scans: list[Scan] = []
-    for found in each(origin.files, look):
+    for found in retries.each(look, origin.files, NUM_THREADS):
         scans.append(found)
         progress.file_done()
     return table_of(origin, kind, scans)
@@ -181,21 +178,6 @@ def table_of(origin: Origin, kind: str, scans: Sequence[Scan]) -> ChunkTable:
         num_documents=_joined([scan.num_documents for scan in scans]),
         num_bytes=_joined([scan.num_bytes for scan in scans]),
     )
-
-
-def each(items: Iterable[S], look: Callable[[S], T]) -> Iterator[T]:
-    """Yields `look(item)` of each item in order, made by a few threads; an error ends the others soon."""
-    pool, stop = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="zephon-scan"), threading.Event()
-
-    def stoppable(item: S) -> T:
-        with retries.stop_on(stop):
-            return look(item)
-
-    try:
-        yield from pool.map(stoppable, items)
-    finally:
-        stop.set()
-        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Progress:
@@ -233,7 +215,10 @@ def file_key(file: DataFile) -> list[Any]:
 
 
 def with_stamps(dataset: str, file: DataFile) -> DataFile:
-    """Returns `file` with the stamps that tell it from a changed one; a catalogue's files come without."""
+    """Returns `file` with the stamps that tell it from a changed one.
+
+    Files of a catalogue, and those of servers that give none, are listed without: these are looked at now.
+    """
     return file if file.mtime_ns or file.etag else stamped(dataset, file)
 
 
@@ -244,10 +229,8 @@ def _scan_path(cache: Path, key: Sequence[object], file: DataFile) -> Path:
 
 
 def _write_scan(scan: Scan, target: BinaryIO) -> None:
-    body = io.BytesIO()
-    columns = np.stack([scan.places, scan.num_documents, scan.num_bytes]).astype(np.int64)
-    np.save(body, columns, allow_pickle=False)
-    data = scan.sample.encode() + b"\n" + body.getvalue()
+    columns = np.stack([scan.places, scan.num_documents, scan.num_bytes]).astype("<i8")
+    data = scan.sample.encode() + b"\n" + columns.tobytes()
     target.write(hashlib.sha256(data).digest() + data)
 
 
@@ -260,7 +243,7 @@ def _read_scan(path: Path) -> Scan | None:
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         return None
     sample, _, body = data[32:].partition(b"\n")
-    columns = np.load(io.BytesIO(body), allow_pickle=False)
+    columns = np.frombuffer(body, "<i8").reshape(3, -1)  # not a .npy file: threads may not parse its header
     return Scan(places=columns[0], num_documents=columns[1], num_bytes=columns[2], sample=sample.decode())
 
 

@@ -8,8 +8,6 @@ Nothing is held of a file but a place for each chunk; boundaries are read a chun
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -17,14 +15,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from zephon.descriptors import Descriptor
 from zephon.errors import DataError, Fault
 from zephon.files import changed, check_file, check_unchanged, open_unchanged, read_range
 from zephon.paths import DataFile
 from zephon.readers.arrays import MAX_TOKEN
-from zephon.readers.base import TOKEN, Chunks, Column, Origin, RandomReader, Reader, Texts, Tokens, max_open
+from zephon.readers.base import TOKEN, Chunks, Column, Origin, RandomReader, Reader, Texts, Tokens
 from zephon.readers.jsonl import sample
-from zephon.readers.table import Advance, ChunkTable, Scan, file_key, open_table
-from zephon.views import Descriptor, View, Views
+from zephon.readers.kept import Shared
+from zephon.readers.table import Advance, ChunkTable, Scan, file_key, open_table, with_stamps
+from zephon.views import View, Views
 
 CHUNK_TOKENS = 1 << 18
 """A chunk is the documents that start in so many tokens of a file: 1 MiB of `TOKEN`s, whatever its type."""
@@ -32,7 +32,6 @@ CHUNK_DOCUMENTS = 1 << 13
 """No chunk reaches beyond a document whose number is a multiple of this."""
 SCAN_DOCUMENTS = 1 << 20
 """Boundaries looked at together by a scan."""
-MAX_OPEN_FILES = 128
 DTYPES = ("uint16", "uint32", "int16", "int32", "int64")
 """Types of token ids, little-endian; the place of a chunk holds the number of its file's."""
 _DAMAGED = -1
@@ -146,7 +145,7 @@ def open_token_files(origin: Origin, layout: Layout) -> Reader | RandomReader:
 
 def layout_key(origin: Origin, layout: Layout, file: DataFile) -> list[object]:
     """Returns what, besides the file itself, decides where its documents lie."""
-    return [origin.dataset.dtype, *file_key(layout.beside(file))]
+    return [origin.dataset.dtype, *file_key(with_stamps(origin.dataset.name, layout.beside(file)))]
 
 
 class TokenFiles:
@@ -160,13 +159,11 @@ class TokenFiles:
         self._reset()
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._files: OrderedDict[int, Descriptor] = OrderedDict()
-        self._max_files = max_open(MAX_OPEN_FILES)
+        self._files = Shared()
         self._views = Views(self._open, self._shrunk)
 
     def __getstate__(self) -> dict[str, Any]:
-        dropped = ("_lock", "_files", "_max_files", "_views")
+        dropped = ("_files", "_views")
         return {name: value for name, value in self.__dict__.items() if name not in dropped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -188,7 +185,8 @@ class TokenFiles:
         files = np.searchsorted(firsts, chunk[: len(found.lengths)], side="right") - 1
         for number in set(files.tolist()) if len(firsts) > 2 else (int(files[0]),):
             file = self.table.current(number, self._sample)
-            check_unchanged(self.name, file, self._descriptor(number, file).number)
+            descriptor = self._descriptor(number, file)
+            check_unchanged(self.name, file, descriptor.number)
         return found
 
     def _sample(self, file: DataFile) -> str:
@@ -211,17 +209,7 @@ class TokenFiles:
 
     def _descriptor(self, number: int, file: DataFile) -> Descriptor:
         """Returns an open file, checked when it was opened; it closes when no view of it is left."""
-        with self._lock:
-            found = self._files.get(number)
-            if found is not None:
-                self._files.move_to_end(number)
-                return found
-        found = Descriptor(open_unchanged(self.name, file))
-        with self._lock:
-            self._files[number] = found
-            while len(self._files) > self._max_files:
-                self._files.popitem(last=False)
-        return found
+        return self._files.get(number, lambda: Descriptor(open_unchanged(self.name, file)))
 
     def _shrunk(self, chunk: int) -> DataError:
         file = self.table.files[self.table.file_of(chunk)]
@@ -238,8 +226,6 @@ class TokenFiles:
     def close(self) -> None:
         """Closes the files; a later read opens them again."""
         self._views.clear()
-        with self._lock:
-            self._files.clear()
 
 
 class SpooledTokens:
