@@ -399,3 +399,12 @@ def test_an_index_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("zephon.readers.lines.record_starts", None)  # what was counted is not counted again
     index_recipe(recipe, str(tmp_path / "index"), cache=tmp_path / "made")
     assert sorted(os.listdir(tmp_path / "index"))[-1] == MANIFEST
+
+
+def test_an_evaluation_reads_through_the_catalogue_of_the_training(indexed: Recipe, tmp_path: Path) -> None:
+    for name in ("lines", "best", "sorted", "stream"):
+        plain = open_small(replace(indexed, catalogue="").evaluation(name), tmp_path / "a")
+        listed = open_small(indexed.evaluation(name), tmp_path / "b")
+        assert digests(listed, 1) == digests(plain, 1)
+        plain.close()
+        listed.close()

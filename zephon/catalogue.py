@@ -38,7 +38,7 @@ from zephon.urls import is_url, redact
 MANIFEST = "catalogue.json"
 VERSION = 1
 SUFFIX = ".arrow"
-SETTINGS = ("kind", "text", "tokens", "dtype", "on_error", "where", "limit", "order")
+SETTINGS = ("kind", "text", "tokens", "dtype", "on_error", "where", "limit", "sorted_by")
 """What the tables of a dataset depend on, besides its files."""
 PARTS = ("files", "chunks", "chosen", "ranked")
 """What there may be a file of for a dataset; its name is NUMBER.PART.HASH.arrow."""
@@ -76,11 +76,13 @@ class Catalogue:
     def find(self, dataset: Dataset, base: Path) -> Listed | None:
         """Returns what there is of `dataset`, whose columns are mapped, or None where it is not listed.
 
+        A stream is listed as that: who counts its documents, such as an evaluation, finds nothing here.
+
         Raises `DataError` where the dataset's description is another than that which was indexed, and for a
         file outside the entries of `path`.
         """
         entry = self._manifest["datasets"].get(dataset.name)
-        if entry is None:
+        if entry is None or entry["settings"].get("stream") != dataset.stream:
             return None
         self._refuse_other(dataset, entry)
         is_counted = "chunks" in entry
@@ -107,7 +109,7 @@ class Catalogue:
         return Listed(
             table=table,
             chosen=numbers.get("chosen"),
-            ranked=numbers.get("ranked"),
+            ranked=numbers.get("ranked") if dataset.sorted_by else None,
             commits=entry.get("commits", {}),
         )
 
@@ -146,6 +148,8 @@ class Catalogue:
 
     def _refuse_other(self, dataset: Dataset, entry: Mapping[str, Any]) -> None:
         given = settings_of(dataset)
+        if not dataset.sorted_by:  # a sorted order that is listed is of no use here, and does no harm
+            del given["sorted_by"]
         differ = [name for name, value in given.items() if entry["settings"].get(name) != value]
         if differ:
             name = differ[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +257,36 @@ def test_a_reader_travels_to_workers(data: Path) -> None:
     copy = pickle.loads(pickle.dumps(reader))
     assert values(copy.read(0)) == WORDS
     assert copy.identity() == reader.identity()
+
+
+FLIPS = """
+import sys
+from pathlib import Path
+from zephon.dataset import Dataset
+from zephon.errors import DataError
+from zephon.readers import open_reader
+
+path, cache = Path(sys.argv[1]), Path(sys.argv[2])
+good = path.read_bytes()
+size = int.from_bytes(good[-8:-4], "little") + 8
+refused = 0
+for at in range(len(good) - size, len(good)):
+    path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+    try:
+        open_reader(Dataset.from_path("web", str(path)), base=path.parent, cache=cache, spool_bytes=1).close()
+    except DataError:
+        refused += 1
+print(size, refused)
+"""
+
+
+@pytest.mark.slow
+def test_no_flipped_bit_of_a_footer_ends_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [f"t{i}" for i in range(50)]}), path, row_group_size=25)
+    done = subprocess.run(
+        [sys.executable, "-c", FLIPS, str(path), str(tmp_path / "cache")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    size, refused = map(int, done.stdout.split())
+    assert 0 < refused < size
