@@ -136,7 +136,7 @@ def test_a_file_that_is_not_what_was_indexed_is_an_error_when_it_is_read(
     else:
         path.write_bytes(b"#" + data[1:])
     listed = open_small(indexed, tmp_path / "b")
-    with pytest.raises(DataError, match=rf"{path.name} (changed during the run|cannot be opened)\n"):
+    with pytest.raises(DataError, match=rf"{path.name} changed since it was listed\n.*\n.*\n.*zephon index"):
         digests(listed, 40)
     listed.close()
 
@@ -146,7 +146,7 @@ def test_so_is_one_that_is_streamed(indexed: Recipe, tmp_path: Path, number: int
     path = tmp_path / "stream" / f"{number}.jsonl"
     path.write_text(path.read_text().replace("s", "#", 1))
     listed = open_small(indexed, tmp_path / "b")
-    with pytest.raises(DataError, match=rf"{path.name} changed during the run\n"):
+    with pytest.raises(DataError, match=rf"{path.name} changed since it was listed\n"):
         digests(listed, 40)
     listed.close()
 
@@ -285,8 +285,10 @@ def test_a_folder_above_that_of_path_is_refused(indexed: Recipe, tmp_path: Path)
 
 
 @pytest.mark.parametrize("out", ["index", "memory://catalogues/three"])
-def test_a_damaged_copy_is_brought_again(indexed: Recipe, tmp_path: Path, out: str) -> None:
-    pytest.importorskip("fsspec")
+def test_a_damaged_copy_is_brought_again(
+    indexed: Recipe, tmp_path: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     index_recipe(replace(indexed, catalogue=""), out, cache=tmp_path / "made")
     recipe = replace(indexed, catalogue=out)
     expected = digests(open_small(recipe, tmp_path / "b"), 4)

@@ -266,6 +266,21 @@ def test_a_configuration_without_lanes_is_refused() -> None:
         assert "cannot be read" in refused(small(), state | {"recipe": json.dumps(other)})
 
 
+@pytest.mark.parametrize("change", [{"lanes": -4}, {"lanes": 0}, {"lanes": 2.0}, {"global_batch_size": 3}])
+def test_a_configuration_of_lanes_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
+    state = state_after(small(), 2)
+    entry = json.loads(state["recipe"])
+    entry["configuration"] |= change
+    assert "cannot be read" in refused(small(), state | {"recipe": json.dumps(entry)})
+
+
+def test_lanes_without_number_are_not_counted_one_by_one() -> None:
+    state = state_after(small(), 2)
+    entry = json.loads(state["recipe"])
+    entry["configuration"] |= {"lanes": 10**15, "global_batch_size": 10**15}
+    assert "first lane_00004" in refused(small(), state | {"recipe": json.dumps(entry)})
+
+
 def test_data_that_changed_are_refused_and_may_be_accepted() -> None:
     state = state_after(small(), 2)
     changed = DOCUMENTS | {"code": words("changed", 5, (9,))}
@@ -603,6 +618,50 @@ def test_the_phases_have_run_folders_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("probed_once")
+@pytest.mark.parametrize("ranks", [(1,), (1, 0)], ids=["alone", "first"])
+def test_a_rank_that_logs_before_rank_0_opens_the_folder_is_of_the_phase(
+    tmp_path: Path, ranks: tuple[int, ...]
+) -> None:
+    """The folder may be one machine's own, where no rank 0 writes; or rank 0 is later."""
+    second = open_small(small().continue_from(state_after(small(), 2)))
+    for rank in (*ranks, 1):
+        options = LoaderOptions(executor="inline", dp_rank=rank, dp_world_size=2, run_folder=tmp_path)
+        with Loader(second, options) as loader:
+            next(loader)
+    assert (tmp_path / START).exists() == (0 in ranks)
+    with (
+        pytest.raises(StateError, match="holds another phase of the run"),
+        loaders(open_small(small()), run_folder=tmp_path),
+    ):
+        pass
+
+
+def test_the_start_of_a_phase_without_batches_goes_with_its_folder(tmp_path: Path) -> None:
+    first = open_small(small())
+    with loaders(open_small(small().continue_from(state_after(small(), 2))), run_folder=tmp_path):
+        assert (tmp_path / START).exists()
+    for _ in range(2):
+        with loaders(first, run_folder=tmp_path) as ranks:
+            take_steps(ranks, 1)
+    assert not (tmp_path / START).exists()
+
+
+def test_the_end_counts_what_packers_of_an_earlier_phase_hold(caplog: pytest.LogCaptureFixture) -> None:
+    once = (Dataset.from_documents("web", ["word " * 9] * 40, max_epochs=1),)
+    fields: dict[str, Any] = {"datasets": once, "schedule": Constant({"web": 1}), "lanes": 1}
+    fields |= {"global_batch_size": 1}
+    first = small(**fields, seq_len=64, kind="best_fit", options={"pool_documents": 30})
+    state = state_after(first, 1)
+    held = sum(piece[4] for piece in json.loads(state["lane_00000"])["carry"])
+    with (
+        caplog.at_level("INFO", logger="zephon"),
+        loaders(open_small(small(**fields, seq_len=100_000).continue_from(state))) as (loader,),
+    ):
+        assert list(loader) == []
+    assert held > 0
+    assert caplog.messages[-1].endswith(f"in tokens that packers hold: {held:,}")
+
+
 def test_a_run_that_was_told_of_a_dataset_later_is_verified(tmp_path: Path) -> None:
     """The first attempt logged a table of two datasets; the recipe of the folder has three."""
     write_phases(tmp_path)

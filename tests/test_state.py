@@ -87,7 +87,7 @@ def test_hashes_stand_for_what_the_lock_names() -> None:
     assert all(isinstance(value, str) for value in hashes.values())
 
 
-PIECES = st.tuples(st.integers(0, 1), *[st.integers(0, 2**40)] * 4).map(
+PIECES = st.tuples(st.integers(0, 1), *[st.integers(0, 2**40)] * 3, st.integers(1, 2**40)).map(
     lambda numbers: CarriedPiece(*numbers)
 )
 CURSORS = st.none() | st.tuples(*[st.integers(0, 2**40)] * 3).map(lambda numbers: Cursor(*numbers))
@@ -98,12 +98,13 @@ def lane_states(draw: st.DrawFn, num_datasets: int = 2) -> LaneState:
     def column(values: st.SearchStrategy[Any]) -> tuple[Any, ...]:
         return tuple(draw(st.lists(values, min_size=num_datasets, max_size=num_datasets)))
 
+    credits = column(st.integers(-(2**50), 2**50))[1:]
     kinds = st.dictionaries(st.sampled_from(["bad", "empty", "replaced"]), st.integers(0, 99))
     return LaneState(
         rows=draw(st.integers(0, 2**50)),
         tokens=column(st.integers(0, 2**60)),
         documents=column(st.integers(0, 2**50)),
-        credits=column(st.integers(-(2**70), 2**70)),
+        credits=(-sum(credits), *credits),
         cursors=column(CURSORS),
         counts=column(kinds.map(lambda kinds: tuple(sorted(kinds.items())))),
         carry=tuple(draw(st.lists(PIECES, max_size=4))),
@@ -175,6 +176,7 @@ def test_data_that_changed_are_refused_and_may_be_accepted() -> None:
             restore(other, state, allow=wrong)
     (note,) = restore(other, state, allow=["data"])
     assert note.startswith("accepted: dataset code: state has")
+    assert "still stops the run if it changed: then begin a new run" in note
 
 
 @pytest.mark.parametrize("what", ["file", "probe"])
@@ -320,6 +322,14 @@ def test_a_schedule_entry_without_a_field_is_refused(key: str) -> None:
         restore(small(), state | {"schedule": json.dumps(entry)})
 
 
+@pytest.mark.parametrize("entry", [{"future.thing": "x"}, {"thing": "x"}, {"data.web": 7}], ids=str)
+def test_a_lock_with_what_is_none_of_its_hashes_is_refused(entry: dict[str, Any]) -> None:
+    state = state_after(small(), 2)
+    lock = json.dumps(json.loads(state["lock"]) | entry)
+    with pytest.raises(StateError, match="shared entries cannot be read"):
+        restore(small(), state | {"lock": lock}, allow=ALLOWANCES)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -329,12 +339,19 @@ def test_a_schedule_entry_without_a_field_is_refused(key: str) -> None:
         {"tokens": [1]},
         {"tokens": "ab"},
         {"credits": [0.5, -0.5]},
+        {"credits": [5 << 20, 0]},
+        {"credits": [2**62, -(2**62)]},
+        {"rows": 2**62},
         {"cursors": [None]},
         {"cursors": [[1, 0], None]},
+        {"cursors": [[2**62, 0, 0], None]},
         {"counts": [{}, {}, {}]},
         {"counts": [[], []]},
         {"carry": [[0, 0, 0, 0]]},
         {"carry": [[2, 0, 0, 0, 1]]},
+        {"carry": [[0, 2**62, 0, 0, 1]]},
+        {"carry": [[0, 0, 0, 0, 0]]},
+        {"held": [[0, 0, 0, 0, 0]]},
         {"replay_rows": -1},
         {"inside": [1]},
         {"inside": "ab"},

@@ -33,7 +33,7 @@ from zephon.state import (
     read_lane,
     read_shared,
 )
-from zephon.statefile import read_state_file
+from zephon.statefile import LANE, read_state_file
 
 MAY_DIFFER = ("packing.", "global_batch_size", "flush_every", "when_exhausted", "continues")
 """The fields, or how their names begin, that a phase may have otherwise than the one it continues."""
@@ -106,20 +106,23 @@ def read_start(
 def _read_lanes(state: Mapping[str, Any], shared: Shared) -> tuple[LaneState, ...]:
     saved = shared.configuration
     try:
-        num_lanes, num_datasets = int(saved["lanes"]), len(saved["datasets"])
-        rows_per_step = int(saved["global_batch_size"]) // num_lanes
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        num_lanes, size, num_datasets = saved["lanes"], saved["global_batch_size"], len(saved["datasets"])
+        if type(num_lanes) is not int or type(size) is not int or not 0 < num_lanes <= size:
+            raise ValueError(f"{num_lanes!r} lanes in batches of {size!r} rows")
+        rows_per_step = size // num_lanes
+    except (KeyError, TypeError, ValueError) as error:
         raise StateError.explained(
             "the state's configuration cannot be read",
             got=f"{type(error).__name__}: {error}",
             rule="it is the JSON that state_dict() wrote",
             cure="continue from another checkpoint",
         ) from None
-    missing = [lane for lane in range(num_lanes) if lane_key(lane) not in state]
-    if missing:
+    there = sum(1 for name in state if str(name).startswith(LANE))
+    missing = next((lane for lane in range(num_lanes) if lane_key(lane) not in state), None)
+    if missing is not None:
         raise StateError.explained(
-            f"the state lacks {len(missing)} of {num_lanes} lanes, first {lane_key(missing[0])}",
-            got=f"a state with {num_lanes - len(missing)} lanes",
+            f"the state lacks {max(1, num_lanes - there)} of {num_lanes} lanes, first {lane_key(missing)}",
+            got=f"a state with {there} lanes",
             rule="a phase begins with all lanes of the one that it continues",
             cure="give it the union of all ranks' states",
         )

@@ -61,7 +61,7 @@ def describe_end(opened: Opened, lanes: Mapping[int, LaneState], num_steps: int)
 
     `lanes` are those of this rank as far as they were delivered; a lane that is padded, at its end.
     """
-    held = sum(piece.num_tokens for state in lanes.values() for piece in state.carry)
+    held = sum(piece.num_tokens for state in lanes.values() for piece in state.carry + state.held)
     orders = zip(opened.recipe.names, opened.orders, strict=True)
     unread = [
         f"{name} {sum(order.end(lane) - _position(state.cursors[i]) for lane, state in lanes.items()):,}"

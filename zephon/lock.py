@@ -21,6 +21,17 @@ ALLOWANCES = ("data", "held_out", "tokenizer", "plugins", "schedule")
 """What a restore can be told to accept although it differs."""
 MAX_FILES = 5
 """Files of a dataset that a message names."""
+NOUNS = {
+    "data": "dataset",
+    "held_out": "documents held out of",
+    "plugins": "plugin",
+    "tokenizer": "tokenizer",
+}
+"""The tables that have hashes in a state, and what messages call their entries."""
+_CAUTION = (
+    "; a document that is begun, or that a packer holds, still stops the run if it changed: "
+    "then begin a new run, or go on with the data of the state"
+)
 _HINT = "; with the `run_folder` of the run that the state is of, the files that differ are named here"
 
 
@@ -81,12 +92,7 @@ def core_version() -> str:
 def describe_difference(name: str, saved: str | None, found: str | None) -> str:
     """Returns one line on a lock entry that differs."""
     table, _, what = name.partition(".")
-    noun = {
-        "data": "dataset",
-        "held_out": "documents held out of",
-        "plugins": "plugin",
-        "tokenizer": "tokenizer",
-    }[table]
+    noun = NOUNS[table]
     if saved is None:
         return f"{noun} {what}: not in the state"
     if found is None:
@@ -126,6 +132,8 @@ def check_lock(
             rule="the same files, tokenizer and plugins give the same rows",
             cure=f"bring them back, or {cure}" + (_HINT if locks is not None and not is_named else ""),
         )
+    if "data" in lines:
+        lines["data"][-1] += _CAUTION
     return [f"accepted: {line}" for found_lines in lines.values() for line in found_lines]
 
 

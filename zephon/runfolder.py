@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from zephon.batch import Batch, RowDigest, digest
-from zephon.continuing import read_start
 from zephon.errors import StateError
 from zephon.lock import lock_hashes
 from zephon.opened import Opened
@@ -174,11 +173,15 @@ def _refuse_other_held_out(opened: Opened, folder: Path) -> None:
 
 
 def _refuse_other_phase(recipe: Recipe, folder: Path) -> None:
-    """Refuses to log a phase among the batches of another, whose steps have the same numbers."""
-    if not log_files(folder / BATCHES):
+    """Refuses to log a phase among the batches of another, whose steps have the same numbers.
+
+    The logs say it, of whichever ranks they are: only rank 0 describes the run, and maybe elsewhere.
+    """
+    heads = (_read_head(path) for path in reversed(log_files(folder / BATCHES)))
+    if (head := next(filter(None, heads), None)) is None:
         return
     ours = None if recipe.continues is None else recipe.continues.hash
-    found = read_start(START, folder).hash if (folder / START).exists() else None
+    found = head.get("continues", {}).get("hash")
     if found != ours:
         raise StateError.explained(
             f"`run_folder` {str(folder)!r} holds another phase of the run",
@@ -189,13 +192,16 @@ def _refuse_other_phase(recipe: Recipe, folder: Path) -> None:
 
 
 def _write_description(opened: Opened, folder: Path) -> None:
-    if (start := opened.recipe.continues) is not None:
+    start = opened.recipe.continues
+    if start is not None:
         write_state_file(start.state, folder / START)
     try:
         recipe = _anchored(opened.recipe).to_toml()
     except (ValueError, TypeError) as error:
         recipe = f"{NO_TOML}{error}\n"
     write_atomically(folder / RECIPE, recipe)
+    if start is None:  # a phase that logged no batch may have left its own
+        (folder / START).unlink(missing_ok=True)
     write_atomically(folder / LOCK, json.dumps(opened.lock, indent=1, sort_keys=True) + "\n")
     _write_table(opened.table, folder)
 

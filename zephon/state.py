@@ -15,8 +15,9 @@ from typing import Any
 
 from zephon.errors import StateError
 from zephon.lane import CarriedPiece, LaneState
-from zephon.lock import ALLOWANCES, check_lock, lock_hashes
+from zephon.lock import ALLOWANCES, NOUNS, check_lock, lock_hashes
 from zephon.opened import Opened
+from zephon.order import ENDLESS
 from zephon.recipe import Recipe, diff_configuration, hash_json
 from zephon.schedule import BLOCK_STEPS, ScheduleTable
 from zephon.stream import Cursor
@@ -111,12 +112,14 @@ def read_lane(
             credits=_wholes(entry["credits"], num_datasets, signed=True),
             cursors=tuple(None if c is None else Cursor(*_wholes(c, 3)) for c in entry["cursors"]),
             counts=tuple(tuple(sorted((str(k), _whole(v)) for k, v in c.items())) for c in entry["counts"]),
-            carry=tuple(CarriedPiece(*_wholes(piece, 5)) for piece in entry.get("carry", ())),
+            carry=tuple(_piece(piece) for piece in entry.get("carry", ())),
             replay_rows=_whole(entry.get("replay_rows", 0)),
-            held=tuple(CarriedPiece(*_wholes(piece, 5)) for piece in entry.get("held", ())),
+            held=tuple(_piece(piece) for piece in entry.get("held", ())),
         )
         if (last := max((piece.dataset for piece in state.carry + state.held), default=0)) >= num_datasets:
             raise ValueError(f"a carried piece is of dataset {last}")
+        if sum(state.credits):
+            raise ValueError(f"credits sum to {sum(state.credits)}, not to zero")
         if not len(state.cursors) == len(state.counts) == num_datasets:
             raise ValueError(f"{len(state.cursors)} cursors for {num_datasets} datasets")
         inside = entry.get("inside")
@@ -143,9 +146,16 @@ def _with_datasets(state: LaneState, num_added: int) -> LaneState:
 
 
 def _whole(value: object, *, signed: bool = False) -> int:
-    if type(value) is not int or (value < 0 and not signed):
-        raise ValueError(f"{value!r} is not a whole number")
+    if type(value) is not int or (value < 0 and not signed) or abs(value) >= ENDLESS:
+        raise ValueError(f"{value!r} is not a whole number below 2^62")
     return value
+
+
+def _piece(values: Sequence[object]) -> CarriedPiece:
+    piece = CarriedPiece(*_wholes(values, 5))
+    if not piece.num_tokens:
+        raise ValueError("a carried piece has no tokens")
+    return piece
 
 
 def _wholes(values: Sequence[object], count: int, *, signed: bool = False) -> tuple[int, ...]:
@@ -205,8 +215,11 @@ def read_shared(state: Mapping[str, Any]) -> Shared:
         recipe, lock, schedule = (json.loads(state[name]) for name in SHARED_KEYS[1:])
         texts = [schedule["past"], schedule["hash"], *schedule["blocks"]]
         waiting = schedule.get("waiting", [])
-        if not isinstance(lock, Mapping) or not all(isinstance(text, str) for text in (*texts, *waiting)):
+        texts += [*waiting, *lock.values()]
+        if not all(isinstance(text, str) for text in texts):
             raise ValueError("hashes and names are texts")
+        if unknown := [name for name in lock if str(name).partition(".")[0] not in NOUNS]:
+            raise ValueError(f"{unknown[0]!r} is in no table of a lock")
         return Shared(
             configuration=dict(recipe["configuration"]),
             lock=dict(lock),

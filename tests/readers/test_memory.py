@@ -108,5 +108,5 @@ def test_a_kind_that_is_given_wins_over_the_names(tmp_path: Path) -> None:
 
 def test_an_unknown_kind_lists_the_known(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
-    with pytest.raises(DataError, match=r"no reader 'csv'(.|\n)*jsonl, memory, parquet"):
-        opened_path(tmp_path, kind="csv")
+    with pytest.raises(DataError, match=r"no reader 'tar'(.|\n)*jsonl, megatron, memory, parquet"):
+        opened_path(tmp_path, kind="tar")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,8 @@ from numpy.typing import NDArray
 
 from zephon import retries
 from zephon.cachefiles import replace_file
-from zephon.files import changed, rewritten, stamped, touched_ns
+from zephon.errors import DataError
+from zephon.files import rewritten, stamped, touched_ns
 from zephon.paths import DataFile
 from zephon.readers.base import Chunks, Origin, labels
 
@@ -79,16 +81,30 @@ class ChunkTable:
         """
         file = self._current.get(number)
         if file is None:
-            file = with_stamps(self.name, self.files[number])
-            if file is not self.files[number] and sample(file) != self.samples[number]:
-                got = "other content than when its catalogue was made, or when it was opened"
-                raise changed(self.name, file.shown, got)
+            listed = self.files[number]
+            try:
+                file = with_stamps(self.name, listed)
+            except DataError as error:
+                has_stamps = listed.mtime_ns or listed.etag
+                raise error if has_stamps else self._outdated(listed, str(error)) from None
+            if file is not listed and sample(file) != self.samples[number]:
+                raise self._outdated(listed, "other content")
             self._current[number] = file
         if not file.is_remote and (at := touched_ns(file)) != self._touched_ns.get(number, file.ctime_ns):
             if sample(file) != self.samples[number]:
                 raise rewritten(self.name, file)
             self._touched_ns[number] = at
         return file
+
+    def _outdated(self, file: DataFile, found: str) -> DataError:
+        """Returns the error of a file that is not what a catalogue, which has no stamps, says of it."""
+        got = re.search(r"got: +(.*)", found)
+        return DataError.explained(
+            f"dataset {self.name!r}: {file.shown} changed since it was listed",
+            got=got[1] if got else found,
+            rule="the files of a dataset stay as they were when they were looked at",
+            cure="bring the file back, or run `zephon index` again where the recipe has a catalogue",
+        )
 
     def chunks(self) -> Chunks:
         """Returns what the order needs to know."""
