@@ -28,6 +28,14 @@ def replace_file(path: Path, write: Callable[[BinaryIO], None], *, sync: bool = 
     cut; without, whoever reads the file must be able to tell.
     An `OSError` of the cache folder becomes a `DataError`; errors that `write` raises itself pass through.
     """
+    try:
+        replace_any_file(path, write, sync=sync)
+    except OSError as error:
+        raise _cache_error(path, error) from error
+
+
+def replace_any_file(path: Path, write: Callable[[BinaryIO], None], *, sync: bool = True) -> None:
+    """Does what `replace_file` does for a file of whatever folder, whose `OSError`s it raises as they are."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,8 +47,6 @@ def replace_file(path: Path, write: Callable[[BinaryIO], None], *, sync: bool = 
                 os.fsync(file.fileno())
         os.replace(temporary, path)
         temporary = ""
-    except OSError as error:
-        raise _cache_error(path, error) from error
     finally:
         if temporary:
             with contextlib.suppress(OSError):

@@ -33,7 +33,7 @@ from zephon.files import open_file
 from zephon.listing import at_commit
 from zephon.paths import DataFile, absolute
 from zephon.readers.table import ChunkTable
-from zephon.urls import is_url, redact
+from zephon.urls import Hidden, hide, is_url, redact, variables
 
 MANIFEST = "catalogue.json"
 VERSION = 1
@@ -96,7 +96,7 @@ class Catalogue:
         table = _Mapped(
             name=dataset.name,
             kind=entry["kind"],
-            files=_Files(files, self._roots(dataset, base, entry, files)),
+            files=_Files(files, self._roots(dataset, base, entry, files), list(map(variables, dataset.paths))),
             samples=_Texts(files["sample"]),
             first_chunks=first_chunks,
             places=chunks["places"],
@@ -132,10 +132,10 @@ class Catalogue:
         """
         roots = []
         patterns = patterns_of(dataset, base, entry.get("commits", {}))
-        for pattern, cut in zip(patterns, entry["cuts"], strict=True):
+        for written, pattern, cut in zip(dataset.paths, patterns, entry["cuts"], strict=True):
             parts = pattern.rstrip("/").split("/")
             if cut > most_cut(parts):
-                raise self._leads_out(dataset, f"{cut} parts of {redact(pattern)!r}")
+                raise self._leads_out(dataset, f"{cut} parts of {redact(hide(pattern, variables(written)))!r}")
             roots.append("/".join(parts[: -cut or None]))
         for column in (files["name"], files["below"]):
             for name in column.filter(pc.match_substring_regex(column, r"^/|\.\.")).to_pylist():
@@ -203,8 +203,8 @@ class _Texts(Sequence[str]):
 class _Files(Sequence[DataFile]):
     """The files of a dataset, made when they are asked for; without the stamps of local ones."""
 
-    def __init__(self, columns: Mapping[str, Any], roots: Sequence[str]) -> None:
-        self._columns, self._roots = columns, roots
+    def __init__(self, columns: Mapping[str, Any], roots: Sequence[str], hidden: Sequence[Hidden]) -> None:
+        self._columns, self._roots, self._hidden = columns, roots, hidden
 
     def __len__(self) -> int:
         return len(self._columns["name"])
@@ -224,7 +224,15 @@ class _Files(Sequence[DataFile]):
     def _file(self, name: str, size_bytes: int, etag: str, entry: int, below: str | None) -> DataFile:
         root = self._roots[entry]
         path = f"{root}/{name if below is None else below}" if below != "" else root
-        return DataFile(path=path, name=name, size_bytes=size_bytes, mtime_ns=0, etag=etag, entry=entry)
+        return DataFile(
+            path=path,
+            name=name,
+            size_bytes=size_bytes,
+            mtime_ns=0,
+            etag=etag,
+            entry=entry,
+            hidden=self._hidden[entry] if is_url(path) else (),
+        )
 
 
 FILE_COLUMNS = ("name", "size_bytes", "etag", "entry", "below")
@@ -269,14 +277,15 @@ def open_catalogue(written: str, base: Path, cache: Path) -> Catalogue:
     change of the folder ends no run. Cost: one reading of the files, about a second for 10^7 chunks.
     """
     where, shown = absolute(written, base), redact(written)
-    with _open(where, MANIFEST, shown) as source:
+    hidden = variables(written)
+    with _open(where, MANIFEST, shown, hidden) as source:
         manifest = _parse(source.read(), shown)
     folder = cache / "catalogues" / manifest_hash(manifest)[:32]
     for file in _files_of(manifest):
         path = folder / file["name"]
         if _is_written(path, file):
             continue
-        with _open(where, file["name"], shown) as source:
+        with _open(where, file["name"], shown, hidden) as source:
             replace_file(path, functools.partial(shutil.copyfileobj, source))
         if not _is_written(path, file):
             raise _broken(shown, f"{file['name']} is not what was written")
@@ -339,7 +348,7 @@ def _files_of(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [entry[part] for entry in manifest["datasets"].values() for part in PARTS if part in entry]
 
 
-def _open(where: str, name: str, shown: str) -> BinaryIO:
+def _open(where: str, name: str, shown: str, hidden: Hidden) -> BinaryIO:
     """Returns a file of the catalogue at a folder or URL."""
     if not is_url(where):
         try:
@@ -347,8 +356,12 @@ def _open(where: str, name: str, shown: str) -> BinaryIO:
         except OSError as error:
             raise _broken(shown, f"{name}: {error.strerror or error}") from None
     path = f"{where.rstrip('/')}/{name}"
-    found = remote.look(f"catalogue {shown!r}", path)
-    file = DataFile(path=path, name=name, size_bytes=found.size_bytes, mtime_ns=0, etag=found.etag, entry=0)
+    with retries.hiding(hidden):
+        found = remote.look(f"catalogue {shown!r}", path)
+    size_bytes, etag = found.size_bytes, found.etag
+    file = DataFile(
+        path=path, name=name, size_bytes=size_bytes, mtime_ns=0, etag=etag, entry=0, hidden=hidden
+    )
     return open_file(f"catalogue {shown}", file)
 
 

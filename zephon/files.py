@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 from typing import Any, BinaryIO, cast
 
-from zephon import remote, web
+from zephon import remote, retries, web
 from zephon.descriptors import are_exhausted, exhausted
 from zephon.errors import DataError
 from zephon.paths import DataFile
@@ -30,9 +30,9 @@ def open_unchanged(dataset: str, file: DataFile) -> int:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         if are_exhausted(error):
-            raise exhausted(f"dataset {dataset!r}: {file.path}", error) from error
+            raise exhausted(f"dataset {dataset!r}: {file.shown}", error) from error
         raise DataError.explained(
-            f"dataset {dataset!r}: {file.path} cannot be opened",
+            f"dataset {dataset!r}: {file.shown} cannot be opened",
             got=error.strerror or str(error),
             rule="the files of a dataset stay where they are while it is open",
             cure="restore the file or mount its file system again",
@@ -50,7 +50,7 @@ def check_unchanged(dataset: str, file: DataFile, descriptor: int) -> int:
     status = os.fstat(descriptor)
     _check_size(dataset, file, status.st_size)
     if status.st_mtime_ns != file.mtime_ns:
-        raise changed(dataset, file.path, "another modification time than when it was opened")
+        raise changed(dataset, file.shown, "another modification time than when it was opened")
     return status.st_ctime_ns
 
 
@@ -136,7 +136,7 @@ def read_range(dataset: str, file: DataFile, start: int, size: int) -> bytes:
     finally:
         os.close(descriptor)
     if len(data) != size:
-        raise changed(dataset, file.path, f"{len(data):,} of {size:,} bytes at {start:,}")
+        raise changed(dataset, file.shown, f"{len(data):,} of {size:,} bytes at {start:,}")
     return data
 
 
@@ -274,7 +274,8 @@ def _read_descriptor(descriptor: int, start: int, size: int) -> bytes:
 def _read_remote(dataset: str, file: DataFile, start: int, size: int) -> bytes:
     part = web.Part(start=start, size=size, total=file.size_bytes, etag=file.etag)
     try:
-        return remote.read(_subject(dataset, file), file.path, part)
+        with retries.hiding(file.hidden):
+            return remote.read(_subject(dataset, file), file.path, part)
     except OtherContentError as error:
         raise changed(dataset, file.shown, str(error)) from None
 
@@ -282,7 +283,8 @@ def _read_remote(dataset: str, file: DataFile, start: int, size: int) -> bytes:
 def _look(dataset: str, file: DataFile) -> remote.Look:
     """Returns what the server says of `file`, of which the size is checked."""
     try:
-        found = remote.look(_subject(dataset, file), file.path)
+        with retries.hiding(file.hidden):
+            found = remote.look(_subject(dataset, file), file.path)
     except OtherContentError as error:
         raise changed(dataset, file.shown, str(error)) from None
     _check_size(dataset, file, found.size_bytes)

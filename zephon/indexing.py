@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,8 +18,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from zephon import remote
-from zephon.cachefiles import replace_file
+from zephon import remote, retries
+from zephon.cachefiles import replace_any_file
 from zephon.catalogue import (
     CHUNK_COLUMNS,
     MANIFEST,
@@ -42,7 +43,7 @@ from zephon.readers.parts import source_of, table_of
 from zephon.recipe import Recipe
 from zephon.selection import choose, rank, select
 from zephon.streaming import StreamReader
-from zephon.urls import is_url, redact, refuse_secret
+from zephon.urls import Hidden, is_url, redact, refuse_secret, variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,24 +70,42 @@ def index_recipe(
     that `where` and sorted orders ask for.
     """
     refuse_secret("`out`", out)
+    hidden = variables(out)
     out = absolute(out, Path.cwd())
     found: list[Indexed] = []
     left_out: list[str] = []
     entries = {}
     with tempfile.TemporaryDirectory(prefix="zephon-index-") as temporary:
         folder = Path(temporary) if is_url(out) else Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         for number, dataset in enumerate(recipe.datasets):
             listed = _look(dataset, recipe.base, cache, report)
             if listed is None:
                 left_out.append(dataset.name)
                 continue
-            entries[dataset.name] = describe(folder, number, dataset, recipe.base, listed)
+            with _writing(folder):
+                entries[dataset.name] = describe(folder, number, dataset, recipe.base, listed)
             found.append(_indexed(dataset, listed.table))
-        catalogue_hash = finish(folder, entries)
+        with _writing(folder):
+            catalogue_hash = finish(folder, entries)
         if is_url(out):
-            _upload(folder, out)
+            _upload(folder, out, hidden)
     return catalogue_hash, found, left_out
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Makes an `OSError` one of the folder that the catalogue is written to."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError.explained(
+            f"a catalogue cannot be written to {folder}",
+            got=error.strerror or str(error),
+            rule="a catalogue is written to a folder, or put together in a temporary one for a URL",
+            cure="free space there, make the folder writable, or give `--out` another",
+        ) from error
 
 
 def _look(dataset: Dataset, base: Path, cache: Path, report: Report | None) -> Listed | None:
@@ -134,10 +153,11 @@ def _indexed(dataset: Dataset, table: ChunkTable) -> Indexed:
     )
 
 
-def _upload(folder: Path, url: str) -> None:
+def _upload(folder: Path, url: str, hidden: Hidden) -> None:
     """Puts the files of a catalogue at a URL, the manifest last: it names only what is there."""
     for path in sorted(folder.iterdir(), key=lambda path: (path.name == MANIFEST, path.name)):
-        remote.write("catalogue", f"{url.rstrip('/')}/{path.name}", path)
+        with retries.hiding(hidden):
+            remote.write("catalogue", f"{url.rstrip('/')}/{path.name}", path)
 
 
 # Writing ----------------------------------------------------------------------------------------------------
@@ -147,6 +167,7 @@ def describe(folder: Path, number: int, dataset: Dataset, base: Path, listed: Li
     """Writes the files of the dataset `number` into `folder`, and returns its entry of the manifest."""
     table = listed.table
     files = list(table.files)
+    _refuse_not_utf8(dataset, files)
     cuts, below = _cut(dataset, base, files, listed.commits)
     columns = {
         "name": pa.array([file.name for file in files], pa.string()),
@@ -170,11 +191,24 @@ def describe(folder: Path, number: int, dataset: Dataset, base: Path, listed: Li
     return entry | ({"commits": dict(listed.commits)} if listed.commits else {})
 
 
+def _refuse_not_utf8(dataset: Dataset, files: Sequence[DataFile]) -> None:
+    for file in files:
+        try:
+            file.name.encode()
+        except UnicodeEncodeError:
+            raise DataError.explained(
+                f"dataset {dataset.name!r}: {file.shown} cannot be listed in a catalogue",
+                got="a name that is not UTF-8",
+                rule="a catalogue names files in UTF-8",
+                cure="rename the file, or use the recipe without a catalogue",
+            ) from None
+
+
 def finish(folder: Path, datasets: Mapping[str, Any]) -> str:
     """Writes the manifest of entries that `describe` made, and returns the catalogue's hash."""
     manifest = {"version": VERSION, "datasets": dict(datasets)}
     data = json.dumps(manifest, indent=1).encode() + b"\n"
-    replace_file(folder / MANIFEST, lambda target: _put(data, target))
+    replace_any_file(folder / MANIFEST, lambda target: _put(data, target))
     return manifest_hash(manifest)
 
 
@@ -226,7 +260,7 @@ def _write(folder: Path, name: str, columns: Mapping[str, Any]) -> dict[str, Any
             writer.write_batch(batch)
 
     temporary = folder / f".{os.getpid()}.{name}"
-    replace_file(temporary, write)
+    replace_any_file(temporary, write)
     digest, size_bytes = sha256(temporary), temporary.stat().st_size
     named = f"{name.removesuffix(SUFFIX)}.{digest[:16]}{SUFFIX}"
     os.replace(temporary, folder / named)

@@ -17,7 +17,7 @@ from zephon import remote, retries
 from zephon.errors import DataError
 from zephon.remote import Look
 from zephon.retries import MissingError
-from zephon.urls import HTTP, last_name, redact, scheme, without_query
+from zephon.urls import HTTP, last_name, redact, scheme, variables, without_query
 
 LEFT_OUT = (".", "_")
 _NUM_THREADS = 16
@@ -40,9 +40,9 @@ class RemoteFile:
     etag: str
 
 
-def branch(url: str) -> tuple[str, str] | None:
+def branch(written: str, url: str) -> tuple[str, str] | None:
     """Returns repository and revision (empty: the default branch); None for what has no commits."""
-    match = _hub(url)
+    match = _hub(url, written)
     return None if match is None else (match[1], unquote(match[2] or ""))
 
 
@@ -53,7 +53,8 @@ def commit(written: str, url: str) -> str:
     revision = unquote(match[2] or "")
     if _COMMIT.fullmatch(revision):
         return revision
-    return remote.resolve(_subject(written), url, match[1], revision or None)
+    with retries.hiding(variables(written)):
+        return remote.resolve(_subject(written), url, match[1], revision or None)
 
 
 def at_commit(url: str, revision: str) -> str:
@@ -66,7 +67,12 @@ def at_commit(url: str, revision: str) -> str:
 def expand_all(written: Sequence[str], urls: Sequence[str]) -> list[list[RemoteFile]]:
     """Returns the files of each URL, in no order; `written` are the entries that they come from."""
     pairs = list(zip(written, urls, strict=True))
-    return retries.in_parallel(lambda pair: _expand(*pair), pairs, _NUM_THREADS)
+    return retries.in_parallel(lambda pair: _expand_hiding(*pair), pairs, _NUM_THREADS)
+
+
+def _expand_hiding(written: str, url: str) -> list[RemoteFile]:
+    with retries.hiding(variables(written)):
+        return _expand(written, url)
 
 
 def _expand(written: str, url: str) -> list[RemoteFile]:
@@ -193,14 +199,17 @@ def _file(root: str, names: Sequence[str], found: Look) -> RemoteFile:
     return RemoteFile(url=f"{root}/{name}", name=name, size_bytes=found.size_bytes, etag=found.etag)
 
 
-def _hub(url: str) -> re.Match[str] | None:
-    """Returns repository, revision and path of an `hf://` URL; None for a bucket and for other schemes."""
+def _hub(url: str, written: str = "") -> re.Match[str] | None:
+    """Returns repository, revision and path of an `hf://` URL; None for a bucket and for other schemes.
+
+    `written` is how an error shows it.
+    """
     if scheme(url) != "hf" or url.startswith("hf://buckets/"):
         return None
     match = _HUB.fullmatch(url.rstrip("/"))
     if match is None:
         raise DataError.explained(
-            f"{redact(url)!r} names no repository",
+            f"{redact(written or url)!r} names no repository",
             got="fewer than an owner and a name",
             rule="a path on the Hub is hf://datasets/OWNER/NAME[@REVISION][/PATH]",
             cure="write owner and name out",

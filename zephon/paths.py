@@ -12,15 +12,14 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from zephon import listing
 from zephon.errors import DataError
 from zephon.listing import LEFT_OUT
-from zephon.urls import LOCAL, is_url, redact, scheme
+from zephon.urls import LOCAL, VARIABLE, Hidden, hide, is_url, redact, scheme, variables
 
-_VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _NUM_SHOWN = 5
 
 
@@ -42,6 +41,8 @@ class DataFile:
     of the identity."""
     entry: int
     """Index of the entry that reached it."""
+    hidden: Hidden = field(default=(), repr=False, compare=False)
+    """Of a remote file: what the variables of its entry stand for, which no message shows."""
 
     @property
     def is_remote(self) -> bool:
@@ -50,21 +51,23 @@ class DataFile:
 
     @property
     def shown(self) -> str:
-        """Returns the path as messages may show it: without user, password and query."""
-        return redact(self.path) if self.is_remote else self.path
+        """Returns the path as messages may show it: on one line, without user, query and what is hidden."""
+        path = redact(hide(self.path, self.hidden)) if self.is_remote else self.path
+        return path if path.isprintable() else repr(path)[1:-1]
 
     def __repr__(self) -> str:
         return f"DataFile({self.shown!r}, {self.size_bytes:,} bytes)"
 
 
 def list_files(
-    entries: Sequence[str], base: Path, *, revisions: Mapping[str, str] | None = None
+    entries: Sequence[str], base: Path, *, revisions: Mapping[str, str] | None = None, dataset: str = ""
 ) -> list[DataFile]:
     """Returns the files of `entries`, ordered by (entry, name in UTF-8 byte order).
 
     Relative entries start at `base`; `${VAR}` and a leading `~` are expanded; an entry may be a URL of any
     scheme of fsspec. In folders, and where a wildcard stands for the name, names that start with `.` or `_`
     are left out. `revisions` are commits of `hf://` entries, as `resolve` gives them; others are asked for.
+    `dataset` is whose entries they are, for an error of a folder that may not be listed.
     Raises `DataError` for an entry without files and for a file that is reached twice.
     """
     commits = resolve(entries, base, revisions or {})
@@ -78,9 +81,13 @@ def list_files(
     files: list[DataFile] = []
     for entry, (written, pattern) in enumerate(zip(entries, patterns, strict=True)):
         if entry in remote:
-            found = [_remote_file(file, entry) for file in remote[entry]]
+            hidden = variables(written)
+            found = [_remote_file(file, entry, hidden) for file in remote[entry]]
         else:
-            root, paths = _find(pattern)
+            try:
+                root, paths = _find(pattern)
+            except OSError as error:
+                raise _not_listed(dataset, written, error) from error
             found = [_data_file(path, root, entry) for path in paths]
         if not found:
             raise _nothing_found(written, pattern)
@@ -98,7 +105,7 @@ def resolve(entries: Sequence[str], base: Path, pinned: Mapping[str, str]) -> di
     asked: dict[tuple[str, str], str] = {}  # entries of one branch are read at one commit
     for written in entries:
         url = absolute(written, base)
-        branch = listing.branch(url) if is_url(url) else None
+        branch = listing.branch(written, url) if is_url(url) else None
         if branch is None:
             continue
         if written in pinned:
@@ -121,7 +128,7 @@ def expand(written: str, what: str) -> str:
             cure=f"export {match[1]}=... or write the path out",
         )
 
-    return os.path.expanduser(_VARIABLE.sub(value, written))
+    return os.path.expanduser(VARIABLE.sub(value, written))
 
 
 def absolute(written: str, base: Path) -> str:
@@ -200,15 +207,31 @@ def _data_file(path: str, root: str, entry: int) -> DataFile:
     )
 
 
-def _remote_file(file: listing.RemoteFile, entry: int) -> DataFile:
+def _remote_file(file: listing.RemoteFile, entry: int, hidden: Hidden) -> DataFile:
     return DataFile(
-        path=file.url, name=file.name, size_bytes=file.size_bytes, mtime_ns=0, etag=file.etag, entry=entry
+        path=file.url,
+        name=file.name,
+        size_bytes=file.size_bytes,
+        mtime_ns=0,
+        etag=file.etag,
+        entry=entry,
+        hidden=hidden,
+    )
+
+
+def _not_listed(dataset: str, written: str, error: OSError) -> DataError:
+    place = str(error.filename)
+    return DataError.explained(
+        (f"dataset {dataset!r}: " if dataset else "") + f"path {written!r} cannot be listed",
+        got=f"{place if place.isprintable() else repr(place)}: {error.strerror or error}",
+        rule="every folder below an entry is read",
+        cure="make the folder readable, or name the others with a pattern",
     )
 
 
 def _not_a_file(path: str, got: str) -> DataError:
     return DataError.explained(
-        f"{path} cannot be read",
+        f"{path if path.isprintable() else repr(path)} cannot be read",
         got=got,
         rule="a dataset is made of regular files, or of links to them",
         cure="remove it, repair the link, or name the files with a pattern",
@@ -228,8 +251,8 @@ def _refuse_twice(files: Sequence[DataFile], entries: Sequence[str]) -> None:
         if other is not file:
             raise DataError.explained(
                 f"{file.shown} is reached twice",
-                got=f"as {other.name} by {redact(entries[other.entry])!r} "
-                f"and as {file.name} by {redact(entries[file.entry])!r}",
+                got=f"as {hide(other.name, other.hidden)} by {redact(entries[other.entry])!r} "
+                f"and as {hide(file.name, file.hidden)} by {redact(entries[file.entry])!r}",
                 rule="a file belongs to a dataset once",
                 cure="make the entries disjoint",
             )
@@ -239,7 +262,7 @@ def _nothing_found(written: str, pattern: str) -> DataError:
     if is_url(pattern):
         return DataError.explained(
             f"path {redact(written)!r} names no file",
-            got=f"nothing at {redact(pattern)}",
+            got=f"nothing at {redact(hide(pattern, variables(written)))}",
             rule="an entry is a file, a folder with files or a glob that matches files "
             "(names that start with . or _ are left out)",
             cure="correct the path; what is private may need credentials to be seen",

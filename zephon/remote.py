@@ -134,7 +134,9 @@ def _read(url: str, part: web.Part, limit_s: float) -> bytes:
         return retries.wait_for(fs.loop, web.read(fs, address, target[1], part), limit_s)
     data = _call(url, "cat_file", limit_s, start=part.start, end=part.start + part.size)
     if len(data) != part.size:
-        raise OtherContentError(f"{len(data):,} of {part.size:,} bytes at {part.start:,}")
+        if (found := _look(url, limit_s)).size_bytes != part.total:
+            raise OtherContentError(f"{found.size_bytes:,} bytes, {part.total:,} when it was opened")
+        raise EOFError(f"{len(data):,} of {part.size:,} bytes at {part.start:,}")
     return bytes(data)
 
 

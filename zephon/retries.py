@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from zephon.errors import DataError
-from zephon.urls import redact_parts, scheme
+from zephon.urls import Hidden, redact_parts, scheme
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -83,6 +83,7 @@ _GONE, _OTHER, _REFUSED, _LATER, _UNKNOWN = "gone", "other", "refused", "later",
 
 _stops: contextvars.ContextVar[tuple[threading.Event, ...]] = contextvars.ContextVar("_stops", default=())
 """Each of them ends the requests of this thread."""
+_hidden: contextvars.ContextVar[Hidden] = contextvars.ContextVar("_hidden", default=())
 
 
 class OtherContentError(Exception):
@@ -105,6 +106,16 @@ def stop_on(event: threading.Event) -> Iterator[None]:
         yield
     finally:
         _stops.reset(token)
+
+
+@contextmanager
+def hiding(hidden: Hidden) -> Iterator[None]:
+    """Keeps what is hidden out of the errors of this thread's requests."""
+    token = _hidden.set(hidden)
+    try:
+        yield
+    finally:
+        _hidden.reset(token)
 
 
 def in_parallel(work: Callable[[S], T], items: Sequence[S], num_threads: int) -> list[T]:
@@ -265,7 +276,7 @@ def _first_attribute(error: BaseException) -> object:
 
 def _text(error: Exception, url: str) -> str:
     """Returns the first line of what an error says; never its repr, which may hold headers."""
-    lines = redact_parts(str(error), url).strip().splitlines()
+    lines = redact_parts(str(error), url, _hidden.get()).strip().splitlines()
     status = _status(error)
     shown = lines[0].strip()[:200] if lines else type(error).__name__
     if isinstance(error, asyncio.TimeoutError) and not lines:

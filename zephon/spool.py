@@ -35,7 +35,7 @@ from zephon.errors import DataError, Fault
 from zephon.files import changed
 from zephon.readers import parts
 from zephon.readers.base import TOKEN, Chunks, Column, Origin, Reader, Texts, Tokens, is_tokenized
-from zephon.readers.table import file_key, with_stamps
+from zephon.readers.table import file_key
 from zephon.views import MAPPED_BYTES, View, Views
 
 TOGETHER = 8
@@ -151,7 +151,7 @@ class Spool:
             if self._table is None:  # a reader of something else than files
                 known: list[Any] = [self.reader.identity()]
             else:
-                stamped = with_stamps(self.name, self._table.files[file])
+                stamped = self._table.stamped(file)
                 known = [self._table.kind, self._table.samples[file], *file_key(stamped)]
                 known += parts.spool_key(self.reader, file)
             folder = self._folders[file] = self._folder / folder_name([*self._content, *known])

@@ -5,11 +5,18 @@ Downstream: `paths.py`, `listing.py`, `remote.py`; `redact` is for whatever show
 
 from __future__ import annotations
 
+import os
 import re
-from urllib.parse import unquote, urlsplit
+from collections.abc import Sequence
+from urllib.parse import quote, unquote, urlsplit
+
+Hidden = Sequence[tuple[str, str]]
+"""What stands in a URL for a variable's value, and how a text shows it."""
 
 HTTP = ("http", "https")
 LOCAL = ("file", "local")
+VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_SHORTEST_HIDDEN = 4
 _CONTAINER_AT_ACCOUNT = ("abfs", "abfss", "wasb", "wasbs")
 _USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s'\"<>]*)@")
 _HTTP_QUERY = re.compile(r"(https?://[^\s'\"<>?#]*)[?#][^\s'\"<>]*", re.IGNORECASE)
@@ -19,6 +26,7 @@ _SECRET = re.compile(
     r"=[^\s&'\",;)]+",
     re.IGNORECASE,
 )
+_SECRET_IN_QUERY = re.compile(r"(?:key|pwd|passwd|auth|jwt)=[^\s&'\",;)]+", re.IGNORECASE)
 
 
 def is_url(path: str) -> bool:
@@ -42,22 +50,47 @@ def refuse_secret(what: str, written: str) -> None:
 
     Folders such as `token=web` are none.
     """
-    spelled = re.sub(r"\$\{[^}]*\}", "", written)
+    spelled = VARIABLE.sub("", written)
     user = _USER.search(spelled)
     has_password = user is not None and re.search(r":[^/@]+$", user[2]) is not None
     query = re.split("[?#&;]", spelled)[1:]
-    if is_url(written) and (has_password or any(map(_SECRET.match, query))):
+    has_secret = any(_SECRET.match(part) or _SECRET_IN_QUERY.match(part) for part in query)
+    if is_url(written) and (has_password or has_secret):
         raise ValueError(
             f"{what} must not spell out a secret, got {redact(written)!r}; give fsspec its credentials by "
             "environment or configuration, or write ${VAR} in the URL"
         )
 
 
-def redact_parts(text: str, url: str) -> str:
-    """Returns `text` redacted, and without the secret parts of `url` wherever they stand on their own."""
+def redact_parts(text: str, url: str, hidden: Hidden) -> str:
+    """Returns `text` redacted, and without `hidden` and the secret parts of `url` wherever they stand."""
+    text = hide(text, hidden)
     for part in _secret_parts(url):
-        text = text.replace(part, "...")
+        text = text.replace(part, "...").replace(hide(part, hidden), "...")
     return redact(text)
+
+
+def variables(written: str) -> Hidden:
+    """Returns what the variables in an entry stand for at this moment, the longest first.
+
+    A value counts as a whole and as file systems show it: quoted, and without scheme and user. Texts of up to
+    three characters are left out: they would be found anywhere.
+    """
+    found: dict[str, str] = {}
+    for match in VARIABLE.finditer(written):
+        value = os.environ.get(match[1], "").strip("/")
+        bare = value.partition("://")[2].rpartition("@")[2]
+        for form in (value, bare):
+            found |= {form: match[0], quote(form): match[0], unquote(form): match[0]}
+    long = [pair for pair in found.items() if len(pair[0]) >= _SHORTEST_HIDDEN]
+    return tuple(sorted(long, key=lambda pair: -len(pair[0])))
+
+
+def hide(text: str, hidden: Hidden) -> str:
+    """Returns `text` with `${VAR}` wherever the value of a variable stands."""
+    for value, variable in hidden:
+        text = text.replace(value, variable)
+    return text
 
 
 def without_query(url: str) -> str:

@@ -57,7 +57,7 @@ async def look(fs: Any, url: str, headers: Mapping[str, str]) -> tuple[int, str]
 
 
 async def read(fs: Any, url: str, headers: Mapping[str, str], part: Part) -> bytes:
-    """Returns exactly the bytes of `part`, however the server answers, or raises."""
+    """Returns exactly the bytes of `part`, however the server answers, or raises: `EOFError` for fewer."""
     session = await fs.set_session()
     async with session.get(fs.encode_url(url), **_arguments(fs, headers, part.start, part.size)) as answer:
         _raise_for_status(answer)
@@ -104,8 +104,8 @@ async def _part_of_whole(answer: Any, part: Part) -> bytes:
     return bytes(data[part.start : end])
 
 
-def _short(num_bytes: int, part: Part) -> OtherContentError:
-    return OtherContentError(f"{max(0, num_bytes):,} of {part.size:,} bytes at {part.start:,}")
+def _short(num_bytes: int, part: Part) -> EOFError:
+    return EOFError(f"{max(0, num_bytes):,} of {part.size:,} bytes at {part.start:,}")
 
 
 def _arguments(fs: Any, headers: Mapping[str, str], start: int, size: int) -> dict[str, Any]:
@@ -127,3 +127,5 @@ def _raise_for_status(answer: Any) -> None:
     if answer.status == 416:
         raise OtherContentError("the range lies beyond the end of the file")
     answer.raise_for_status()
+    if answer.status not in (200, 206):
+        raise UnusableError(f"HTTP {answer.status}, which is no answer with a file")

@@ -134,7 +134,9 @@ def find_files(
     dataset: Dataset, base: Path, commits: Mapping[str, str] | None = None
 ) -> tuple[str, Sequence[DataFile]]:
     """Returns the kind of a dataset and its files, without those that say something of others."""
-    listed = list_files(dataset.paths, base, revisions=commits) if dataset.documents is None else []
+    listed = []
+    if dataset.documents is None:
+        listed = list_files(dataset.paths, base, revisions=commits, dataset=dataset.name)
     if dataset.kind in ("", "arrow"):
         listed = without_metadata(dataset.name, listed)
     files = without_boundaries(listed) if dataset.kind in ("", FLAT, MEGATRON) else listed

@@ -9,12 +9,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zephon import remote
+from zephon import remote, retries
 from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.paths import DataFile
 from zephon.retries import MissingError
-from zephon.urls import redact, without_query
+from zephon.urls import without_query
 
 OFFSETS, INDEX = ".offsets.npy", ".idx"
 """Ends of the names of files that hold boundaries."""
@@ -32,7 +32,8 @@ def file_beside(dataset: str, file: DataFile, ending: str) -> DataFile | None:
     path, name = path_beside(file.path, ending), path_beside(file.name, ending)
     if file.is_remote:
         try:
-            found = remote.look(f"dataset {dataset!r}: {redact(path)}", path)
+            with retries.hiding(file.hidden):
+                found = remote.look(f"dataset {dataset!r}: {replace(file, path=path).shown}", path)
         except MissingError:
             return None
         return replace(file, path=path, name=name, size_bytes=found.size_bytes, etag=found.etag)

@@ -144,7 +144,7 @@ class JsonlReader:
         while start + len(raw) < end:
             more = os.pread(handle.descriptor, end - start - len(raw), start + len(raw))
             if not more:
-                place = f"{handle.file.path}, record {record},"
+                place = f"{handle.file.shown}, record {record},"
                 raise changed(self.name, place, f"{len(raw):,} of {end - start:,} bytes at {start:,}")
             raw += more
         return raw

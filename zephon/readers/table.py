@@ -81,12 +81,7 @@ class ChunkTable:
         """
         file = self._current.get(number)
         if file is None:
-            listed = self.files[number]
-            try:
-                file = with_stamps(self.name, listed)
-            except DataError as error:
-                has_stamps = listed.mtime_ns or listed.etag
-                raise error if has_stamps else self._outdated(listed, str(error)) from None
+            listed, file = self.files[number], self.stamped(number)
             if file is not listed and sample(file) != self.samples[number]:
                 raise self._outdated(listed, "other content")
             self._current[number] = file
@@ -95,6 +90,15 @@ class ChunkTable:
                 raise rewritten(self.name, file)
             self._touched_ns[number] = at
         return file
+
+    def stamped(self, number: int) -> DataFile:
+        """Returns a file with its stamps, which a catalogue lists without."""
+        listed = self.files[number]
+        try:
+            return with_stamps(self.name, listed)
+        except DataError as error:
+            has_stamps = listed.mtime_ns or listed.etag
+            raise error if has_stamps else self._outdated(listed, str(error)) from None
 
     def _outdated(self, file: DataFile, found: str) -> DataError:
         """Returns the error of a file that is not what a catalogue, which has no stamps, says of it."""
