@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -410,3 +411,21 @@ def test_an_evaluation_reads_through_the_catalogue_of_the_training(indexed: Reci
         assert digests(listed, 1) == digests(plain, 1)
         plain.close()
         listed.close()
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.jsonl")).write_text('{"text": "a"}\n')
+    recipe = make_recipe(datasets=(Dataset.from_path("web", "*.jsonl"),), base=tmp_path)
+    with pytest.raises(DataError, match=r"(?s)dataset 'web': .*udcff.jsonl cannot be listed .*not UTF-8"):
+        index_recipe(recipe, str(tmp_path / "made"), cache=tmp_path / "cache")
+
+
+def test_a_folder_that_takes_no_catalogue_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path)
+    (tmp_path / "made").write_text("a file")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for out in ("made", "full"):
+        with pytest.raises(DataError, match=f"(?s)written to .*/{out}\n.*`--out`") as caught:
+            index_recipe(recipe_of(tmp_path), str(tmp_path / out), cache=tmp_path / "cache")
+        assert "ZEPHON_CACHE" not in str(caught.value)
+        monkeypatch.setattr(indexing, "replace_any_file", lambda *_: (_ for _ in ()).throw(full))

@@ -30,9 +30,11 @@ from zephon.cli import build_app
 from zephon.continuing import SHORT
 from zephon.dataset import Dataset
 from zephon.errors import StateError
+from zephon.loader import Loader
 from zephon.lock import ALLOWANCES
 from zephon.mixture import MixtureWorkSource
 from zephon.opened import Opened
+from zephon.options import LoaderOptions
 from zephon.pipeline import Pipeline
 from zephon.recipe import Recipe
 from zephon.runfolder import START, log_files, read_lines

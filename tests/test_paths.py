@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -387,3 +388,18 @@ def test_a_missing_package_and_an_unknown_scheme_are_named(monkeypatch: pytest.M
         names(Path("/"), "gs://bucket/x")
     with pytest.raises(DataError, match=r"nosuch:// cannot be read(.|\n)*correct the scheme"):
         names(Path("/"), "nosuch://bucket/x")
+
+
+def test_a_folder_that_may_not_be_read_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: str) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", folder)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(DataError, match=r"(?s)dataset 'web': path 'data' cannot .*/data: Permission .*cure"):
+        list_files(["data"], data, dataset="web")
+
+
+def test_a_newline_in_a_name_is_shown_escaped(tmp_path: Path) -> None:
+    (tmp_path / "a\nb").write_text("")
+    [file] = list_files(["*"], tmp_path)
+    assert file.shown == f"{tmp_path}/a\\nb"

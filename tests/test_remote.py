@@ -21,10 +21,11 @@ import pytest
 
 from tests.servers import FileServer, free_port, http_server, hub_server, s3_server
 from zephon import remote, retries, web
+from zephon.catalogue import open_catalogue
 from zephon.errors import DataError
 from zephon.files import check_file, open_file, read_range
 from zephon.paths import DataFile, list_files
-from zephon.urls import redact
+from zephon.urls import redact, refuse_secret, variables
 
 BYTES = bytes(range(256)) * 64
 SECRETS = ("hidden", "cipher", "somebody")
@@ -118,10 +119,68 @@ def test_a_server_that_is_down_is_named(file: DataFile) -> None:
     assert "Cannot connect to host 127.0.0.1" in refusal(down)
 
 
-def test_short_ranges_twice_are_a_changed_file(server: FileServer, file: DataFile) -> None:
+def test_short_ranges_are_faults_that_may_pass(server: FileServer, file: DataFile) -> None:
+    server.switches.short = 2
+    assert read_range("d", file, 1000, 500) == BYTES[1000:1500]
     server.switches.short = 99
-    assert "/x?... changed during the run\n  got:  499 of 500 bytes at 1,000" in refusal(file)
-    assert len(server.switches.requests) == 2
+    assert "/x?... cannot be read\n  got:  499 of 500 bytes at 1,000\n  tried: 3 times" in refusal(file)
+
+
+def test_only_200_and_206_are_answers_with_a_file(server: FileServer, file: DataFile) -> None:
+    server.switches.fail, server.switches.status = 99, 202
+    assert "/x?... cannot be read\n  got:  HTTP 202" in refusal(file)
+    assert len(server.switches.requests) == 1
+
+
+def test_what_a_variable_stands_for_is_never_shown(
+    server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACE", "very hidden/cipher")
+    server.files["very hidden/cipher/x"] = BYTES
+    entry = server.url + "/${PLACE}/x"
+    [file] = list_files([entry], Path("/"))
+    assert file.shown == entry
+    assert refused([entry, entry]).startswith(f"{entry} is reached twice")
+    assert f"nothing at {entry}y" in refused([f"{entry}y"])
+    monkeypatch.delenv("PLACE")
+    for status in (400, 403, 404, 503):
+        server.switches.fail, server.switches.status = 99, status
+        assert f"{entry} " in refusal(file)
+    server.switches.fail = 0
+    server.files["very hidden/cipher/x"] = BYTES[1:]
+    assert f"{entry} changed" in refusal(file)
+    monkeypatch.setenv("PLACE", f"{server.url}/very%20hidden/cipher".replace("//", "//somebody:hidden@"))
+    assert "nothing at ${PLACE}/none" in refused(["${PLACE}/none"])
+    server.switches.fail, server.switches.status = 99, 403
+    assert "${PLACE}" in refused(["${PLACE}/none"])
+    with pytest.raises(DataError) as caught:
+        open_catalogue("${PLACE}/none", Path("/"), Path("/nowhere"))
+    assert not [secret for secret in SECRETS if secret in str(caught.value)]
+
+
+def test_a_scheme_in_a_variable_hides_nothing_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    for scheme, entry in (("http", "${SCHEME}://"), ("http://", "${SCHEME}")):
+        monkeypatch.setenv("SCHEME", scheme)
+        assert "'" in refused([f"{entry}127.0.0.1:{free_port()}/x"])
+        assert not variables(entry)
+
+
+def refused(entries: list[str]) -> str:
+    """Returns the error of a listing, having looked for secrets in it."""
+    with pytest.raises(DataError) as caught:
+        list_files(entries, Path("/"))
+    assert not [secret for secret in SECRETS if secret in str(caught.value)]
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["key", "pwd", "passwd", "auth", "jwt"])
+def test_secrets_in_a_query(name: str) -> None:
+    with pytest.raises(ValueError, match="must not spell out a secret"):
+        refuse_secret("`path`", f"https://h/x?a=b&{name}=abc")
+    with pytest.raises(ValueError, match="must not spell out a secret") as caught:
+        refuse_secret("`path`", f"https://h/x;{name}=cipher")
+    assert "cipher" not in str(caught.value)
+    refuse_secret("`path`", f"https://h/{name}=web/x?{name}=${{VAR}}")
 
 
 @pytest.mark.parametrize(

@@ -234,3 +234,85 @@ def test_held_out_parts_of_one_size_are_each_sorted(tmp_path: Path, catalogue: s
         scores = [int(text[1:]) * 7 % 60 for text in texts]
         assert scores == sorted(scores)
         small.close()
+
+
+def ranks(folder: Path, order: str) -> list[int]:
+    """Returns the documents of the dataset over `folder` in this order."""
+    recipe = make_recipe(
+        datasets=(Dataset.from_path("web", str(folder / "[0-9]*"), order=order),), base=folder
+    )
+    [dataset] = recipe.datasets
+    one = open_dataset(recipe, dataset, cache=folder / "cache", spool_bytes=1 << 30)
+    found = rank(dataset, one.reader, folder / "cache")
+    assert found is not None
+    return [int(number) for number in found]
+
+
+VARIED: list[dict[str, Any]] = [
+    {"text": "d0", "n": 3, "meta": {"year": 7}},
+    {"text": "d1", "n": 2.5},
+    {"text": "d2", "meta": None},
+    {"text": "d3", "n": 1, "meta": {"lang": "\ud800"}},
+]
+
+
+def test_types_of_json_that_differ_by_chunk(tmp_path: Path) -> None:
+    write(tmp_path, "jsonl", VARIED, files=4)
+    assert texts_of(opened(tmp_path, where="meta.year == 7")) == ["d0"]
+    assert texts_of(opened(tmp_path, where="meta.year is None")) == ["d1", "d2", "d3"]
+    assert texts_of(opened(tmp_path, where="meta.lang == '\ufffd'")) == ["d3"]
+    assert texts_of(opened(tmp_path, where="n >= 2.5")) == ["d0", "d1"]
+    assert ranks(tmp_path, "sorted:n") == [3, 1, 0, 2]
+    assert ranks(tmp_path, "sorted:meta.year") == [0, 1, 2, 3]
+
+
+def test_whole_numbers_that_need_all_64_bits_are_sorted(tmp_path: Path) -> None:
+    write(tmp_path, "jsonl", [{"text": "a", "n": n} for n in (2**63, 5, 2**64 - 1)], files=3)
+    assert ranks(tmp_path, "sorted:-n") == [2, 0, 1]
+
+
+@pytest.mark.parametrize("values", [(2**63, -1), (2**63 + 1, 0.5), ("a", 1), (1, True), ({"a": 1}, 1)])
+def test_values_that_cannot_be_sorted_together_name_the_file(tmp_path: Path, values: tuple[Any, Any]) -> None:
+    write(tmp_path, "jsonl", [{"text": "a", "n": value} for value in values])
+    with pytest.raises(
+        DataError, match=r"'web': its documents cannot be sorted by 'n'\n  got:  .*[01].jsonl"
+    ):
+        ranks(tmp_path, "sorted:n")
+
+
+def test_a_condition_that_a_file_does_not_fit_names_it(tmp_path: Path) -> None:
+    write(tmp_path, "jsonl", [{"text": "a", "n": 1}, {"text": "b", "n": "x"}])
+    with pytest.raises(DataError, match=r"'web': column 'n' cannot be compared(.|\n)*file: .*1.jsonl"):
+        opened(tmp_path, where="n > 0")
+
+
+def test_a_field_that_parquet_lacks_cannot_be_sorted_by(tmp_path: Path) -> None:
+    write(tmp_path, "parquet")
+    with pytest.raises(DataError, match=r"'meta.age'\n  got:  0.parquet, which has no such field"):
+        ranks(tmp_path, "sorted:meta.age")
+
+
+@pytest.mark.parametrize("damage", ["empty", "flip", "cut"])
+def test_a_damaged_ranking_is_made_again(tmp_path: Path, damage: str) -> None:
+    write(tmp_path, "jsonl")
+    first = ranks(tmp_path, "sorted:score")
+    [path] = sorted((tmp_path / "cache").rglob("*.ranked"))
+    whole = bytearray(path.read_bytes())
+    whole[40] ^= 1
+    path.write_bytes({"empty": b"", "flip": bytes(whole), "cut": bytes(whole[:-8])}[damage])
+    assert ranks(tmp_path, "sorted:score") == first
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, kind: str) -> None:
+    table = pa.table([["a", "b"], [1, 2], [3, 4]], names=["text", "n", "n"])
+    if kind == "parquet":
+        pq.write_table(table, tmp_path / "0.parquet")
+    else:
+        with pa.OSFile(str(tmp_path / "0.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
+            out.write_table(table)
+    said = rf"'web': .*0.{kind} has more than one column 'n'"
+    with pytest.raises(DataError, match=said):
+        opened(tmp_path, where="n > 0")
+    with pytest.raises(DataError, match=said):
+        ranks(tmp_path, "sorted:n")

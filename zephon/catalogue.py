@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from zephon import remote
+from zephon import remote, retries
 from zephon.cachefiles import replace_file
 from zephon.dataset import Dataset
 from zephon.errors import DataError
@@ -33,7 +33,7 @@ from zephon.files import open_file
 from zephon.listing import at_commit
 from zephon.paths import DataFile, absolute
 from zephon.readers.table import ChunkTable
-from zephon.urls import Hidden, hide, is_url, redact, variables
+from zephon.urls import Hidden, is_url, redact, variables
 
 MANIFEST = "catalogue.json"
 VERSION = 1
@@ -93,10 +93,11 @@ class Catalogue:
             mapped = self._map(entry["chunks"], CHUNK_COLUMNS)
             chunks = {name: mapped[name].to_numpy() for name in CHUNK_COLUMNS}
             first_chunks = np.append(files["first_chunk"].to_numpy(), len(chunks["places"]))
+        hidden = [variables(written) for written in dataset.paths]
         table = _Mapped(
             name=dataset.name,
             kind=entry["kind"],
-            files=_Files(files, self._roots(dataset, base, entry, files), list(map(variables, dataset.paths))),
+            files=_Files(files, self._roots(dataset, base, entry, files), hidden),
             samples=_Texts(files["sample"]),
             first_chunks=first_chunks,
             places=chunks["places"],
@@ -135,7 +136,7 @@ class Catalogue:
         for written, pattern, cut in zip(dataset.paths, patterns, entry["cuts"], strict=True):
             parts = pattern.rstrip("/").split("/")
             if cut > most_cut(parts):
-                raise self._leads_out(dataset, f"{cut} parts of {redact(hide(pattern, variables(written)))!r}")
+                raise self._leads_out(dataset, f"{cut} parts of {redact(written)!r}")
             roots.append("/".join(parts[: -cut or None]))
         for column in (files["name"], files["below"]):
             for name in column.filter(pc.match_substring_regex(column, r"^/|\.\.")).to_pylist():

@@ -26,7 +26,7 @@ from zephon.readers.table import NUM_THREADS, file_key, with_stamps
 from zephon.retries import each
 from zephon.where import ColumnPath, Where, parse_column, parse_where
 
-_VERSION = 1
+_VERSION = 2
 
 Int64 = NDArray[np.int64]
 
@@ -74,12 +74,12 @@ def rank(dataset: Dataset, reader: RandomReader, cache: Path, report: Report | N
     known = [_VERSION, reader.identity(), dataset.where, dataset.limit, by, _stamps(dataset, reader)]
     if dataset.held_out is not None and dataset.held_out.part == VALID and isinstance(reader, SubsetReader):
         known.append([[chunk, records.tolist()] for chunk, records in map(reader.inside, range(len(counts)))])
-    file = _path(cache, known, ".ranked.npy")
+    file = _path(cache, known, ".ranked")
     ranked = _map(file, int(counts.sum()))
     if ranked is None:
         values = _column(dataset, reader, path, report)
         made = _sorted(dataset, path, values, descending=by.startswith("-"))
-        replace_file(file, lambda target: np.save(target, made, allow_pickle=False))
+        replace_file(file, lambda target: _write(_checked(made), target))
         ranked = _map(file, int(counts.sum()))
         ranked = made if ranked is None else ranked
     return ranked
@@ -138,7 +138,7 @@ def choose(dataset: Dataset, reader: RandomReader, cache: Path, report: Report |
     counts = reader.chunks().num_documents
     if table is None:
         firsts = np.cumsum(counts, dtype=np.int64) - counts
-        parts = [first + _matches(where, source, chunk) for chunk, first in enumerate(firsts.tolist())]
+        parts = [first + _matches(where, source, chunk, "") for chunk, first in enumerate(firsts.tolist())]
         return np.concatenate([np.empty(0, np.int64), *parts])
 
     def look(number: int) -> Int64:
@@ -168,41 +168,87 @@ def _matches_of_file(where: Where, source: WithColumns, table: ChunkTable, numbe
     pruned, by_file = pruning(source), columns_by_file(source)
     skipped = frozenset[int]() if pruned is None else pruned.without(number, where)
     tables = None if by_file is None else by_file.file_values(number, where.columns)
-    ahead = 0
+    ahead, shown = 0, table.files[number].shown
     for chunk in range(first, last):
         if tables is not None:
-            yield ahead + np.flatnonzero(where.mask(next(tables)))
+            yield ahead + _meeting(where, next(tables), shown)
         elif chunk not in skipped:
-            yield ahead + _matches(where, source, chunk)
+            yield ahead + _matches(where, source, chunk, shown)
         ahead += int(table.num_documents[chunk])
 
 
-def _matches(where: Where, source: WithColumns, chunk: int) -> Int64:
-    return np.flatnonzero(where.mask(source.values(chunk, where.columns)))
+def _matches(where: Where, source: WithColumns, chunk: int, shown: str) -> Int64:
+    return _meeting(where, source.values(chunk, where.columns), shown)
+
+
+def _meeting(where: Where, table: Any, shown: str) -> Int64:
+    """Returns which records of a table meet the condition; errors name the file, `shown`."""
+    try:
+        return np.flatnonzero(where.mask(table))
+    except DataError as error:
+        raise DataError(f"{error}\n  file: {shown}" if shown else str(error)) from None
 
 
 def _column(dataset: Dataset, reader: RandomReader, path: ColumnPath, report: Report | None) -> Any:
     """Returns the values of a column for all documents, in file order, as a chunked array of Arrow."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    top, *rest = path.names
+    from zephon.where_arrow import values_at
 
     def look(chunks: Sequence[int]) -> list[Any]:
-        found = [table.column(top) for table in _values(dataset.name, reader, chunks, (top,))]
-        return [pc.struct_field(column, rest) if rest else column for column in found]
+        tables = _values(dataset.name, reader, chunks, path.names[:1])
+        return [values_at(table, path) for table in tables]
 
-    parts = []
+    parts: list[Any] = []
+    owners: list[int] = []
     together = _read_together(reader)
     for number, found in enumerate(each(look, together, NUM_THREADS)):
-        parts += [part for column in found for part in column.chunks]
+        for column in found:
+            if column is None:
+                file = reader.where(together[number][0], 0)[0]
+                raise _unsortable(dataset, path, f"{file}, which has no such field")
+            parts += column.chunks
+            owners += [number] * column.num_chunks
         if report is not None:
             report(f"sort {dataset.name}", number + 1, len(together))
-    kinds = {str(part.type) for part in parts if not pa.types.is_null(part.type)}
-    if len(kinds) > 1:
-        raise _unsortable(dataset, path, f"the types {', '.join(sorted(kinds))}")
-    kind = next((part.type for part in parts if not pa.types.is_null(part.type)), pa.int64())
-    return pa.chunked_array([part.cast(kind) for part in parts], kind)
+    kind = _common([part.type for part in parts if not pa.types.is_null(part.type)])
+    cast = []
+    for part, owner in zip(parts, owners, strict=True):
+        try:
+            cast.append(_brought_to(kind, part))
+        except pa.ArrowException as error:
+            file, why = reader.where(together[owner][0], 0)[0], str(error).splitlines()[0]
+            got = f"the type {part.type} in {file} beside the type {kind}: {why}"
+            raise _unsortable(dataset, path, got) from None
+    return pa.chunked_array(cast, kind)
+
+
+def _brought_to(kind: Any, part: Any) -> Any:
+    """Returns a part of a column as `kind`; an error of Arrow where its values would change."""
+    import pyarrow as pa
+
+    if part.type == kind or pa.types.is_null(part.type) or (_is_number(part.type) and _is_number(kind)):
+        return part.cast(kind)
+    raise pa.ArrowInvalid("they do not go together")
+
+
+def _common(kinds: list[Any]) -> Any:
+    """Returns the type that parts of a column are brought to: of numbers one for all, else the first."""
+    import pyarrow as pa
+
+    if len(set(kinds)) < 2:
+        return kinds[0] if kinds else pa.int64()
+    if any(map(pa.types.is_floating, kinds)) and all(map(_is_number, kinds)):
+        return pa.float64()
+    if all(map(pa.types.is_integer, kinds)):
+        return pa.uint64() if pa.uint64() in kinds else pa.int64()
+    return kinds[0]
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _read_together(reader: RandomReader) -> Sequence[Sequence[int]]:
@@ -269,9 +315,16 @@ def _read(path: Path) -> Int64 | None:
     return np.frombuffer(data[32:], np.int64) if hashlib.sha256(data[32:]).digest() == data[:32] else None
 
 
+def _digest(data: NDArray[np.uint8]) -> bytes:
+    return hashlib.sha256(data.data).digest()
+
+
 def _map(path: Path, count: int) -> Int64 | None:
+    """Returns the `count` numbers at `path`, mapped, or None where there are none in good order."""
     try:
-        found: Int64 = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+        mapped: NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
     except (OSError, ValueError):
         return None
-    return found if found.shape == (count,) else None
+    if len(mapped) != 32 + 8 * count or _digest(mapped[32:]) != mapped[:32].tobytes():
+        return None
+    return mapped[32:].view(np.int64)

@@ -24,6 +24,8 @@ from zephon.stream import Cursor
 
 VERSION = 1
 SHARED_KEYS = ("version", "recipe", "lock", "schedule")
+LIMIT = ENDLESS >> 1
+"""Numbers of a state are below it, so that no stream comes to the end of one that has none."""
 
 
 def lane_key(lane: int) -> str:
@@ -146,8 +148,8 @@ def _with_datasets(state: LaneState, num_added: int) -> LaneState:
 
 
 def _whole(value: object, *, signed: bool = False) -> int:
-    if type(value) is not int or (value < 0 and not signed) or abs(value) >= ENDLESS:
-        raise ValueError(f"{value!r} is not a whole number below 2^62")
+    if type(value) is not int or (value < 0 and not signed) or abs(value) >= LIMIT:
+        raise ValueError(f"{value!r} is not a whole number below 2^61")
     return value
 
 
@@ -213,9 +215,8 @@ def read_shared(state: Mapping[str, Any]) -> Shared:
         )
     try:
         recipe, lock, schedule = (json.loads(state[name]) for name in SHARED_KEYS[1:])
-        texts = [schedule["past"], schedule["hash"], *schedule["blocks"]]
         waiting = schedule.get("waiting", [])
-        texts += [*waiting, *lock.values()]
+        texts = [schedule["past"], schedule["hash"], *schedule["blocks"], *waiting, *lock.values()]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("hashes and names are texts")
         if unknown := [name for name in lock if str(name).partition(".")[0] not in NOUNS]:

@@ -27,6 +27,7 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _SECRET_IN_QUERY = re.compile(r"(?:key|pwd|passwd|auth|jwt)=[^\s&'\",;)]+", re.IGNORECASE)
+_NAMED_IN_QUERY = re.compile(f"(?<=[?#&;]){_SECRET_IN_QUERY.pattern}", re.IGNORECASE)
 
 
 def is_url(path: str) -> bool:
@@ -56,8 +57,9 @@ def refuse_secret(what: str, written: str) -> None:
     query = re.split("[?#&;]", spelled)[1:]
     has_secret = any(_SECRET.match(part) or _SECRET_IN_QUERY.match(part) for part in query)
     if is_url(written) and (has_password or has_secret):
+        shown = _NAMED_IN_QUERY.sub("...", redact(written))
         raise ValueError(
-            f"{what} must not spell out a secret, got {redact(written)!r}; give fsspec its credentials by "
+            f"{what} must not spell out a secret, got {shown!r}; give fsspec its credentials by "
             "environment or configuration, or write ${VAR} in the URL"
         )
 
@@ -79,6 +81,8 @@ def variables(written: str) -> Hidden:
     found: dict[str, str] = {}
     for match in VARIABLE.finditer(written):
         value = os.environ.get(match[1], "").strip("/")
+        if written.startswith("://", match.end()) or (not match.start() and value.endswith(":")):
+            continue  # a scheme, by which a URL is known
         bare = value.partition("://")[2].rpartition("@")[2]
         for form in (value, bare):
             found |= {form: match[0], quote(form): match[0], unquote(form): match[0]}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 50
 """How deep conditions may be nested, so that no walk over one meets Python's own limit."""
+ABSENT_IS_NULL = {b"zephon.absent": b"null"}
+"""Metadata of an Arrow table whose types are found chunk by chunk: a field may be in others only."""
 EXAMPLE = '`score >= 3 and lang == "en"`'
 
 _OPERATORS: dict[type[ast.cmpop], str] = {

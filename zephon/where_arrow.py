@@ -18,7 +18,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from zephon.errors import DataError
-from zephon.where import All, ColumnPath, Compare, Condition, Either, Missing, Not, Where, Within
+from zephon.where import (
+    ABSENT_IS_NULL,
+    All,
+    ColumnPath,
+    Compare,
+    Condition,
+    Either,
+    Missing,
+    Not,
+    Where,
+    Within,
+)
 from zephon.where import kind_of as kind_of_constant
 
 NUMBER, TEXT, TRUTH, TIME, NOTHING, OTHER = "number", "text", "truth value", "time", "nothing", ""
@@ -36,11 +47,28 @@ def mask(where: Where, table: Any) -> NDArray[np.bool_]:
     """Returns, (n,) bool, which records of `table` the condition holds for; see `Where.mask`."""
 
     def column(path: ColumnPath) -> Any:
-        values, rest = table.column(path.names[0]), path.names[1:]
-        return pc.struct_field(values, rest) if rest else values
+        return values_at(table, path)
 
     found = pc.fill_null(_Evaluation(where, table.schema, column).outcome(where.condition), False)
     return np.asarray(found.to_numpy(), dtype=np.bool_)
+
+
+def values_at(table: Any, path: ColumnPath) -> Any:
+    """Returns the values at `path`, null where a field is absent that may be; None where it is not there."""
+    values = table.column(path.names[0])
+    for name in path.names[1:]:
+        if _is_absent(table.schema, values.type, name):
+            return pa.chunked_array([pa.nulls(len(values))])
+        if not pa.types.is_struct(values.type) or values.type.get_field_index(name) < 0:
+            return None
+        values = pc.struct_field(values, name)
+    return values
+
+
+def _is_absent(schema: Any, kind: Any, name: str) -> bool:
+    """Returns whether a field that `kind` lacks may be in the structs of other chunks."""
+    has_none = pa.types.is_null(kind) or (pa.types.is_struct(kind) and kind.get_field_index(name) < 0)
+    return has_none and ABSENT_IS_NULL.items() <= (schema.metadata or {}).items()
 
 
 def expression(where: Where, schema: Any) -> Any:
@@ -75,6 +103,8 @@ def type_at(where: Where, schema: Any, path: ColumnPath, source: str) -> Any:
     """Returns the Arrow type of a column; refuses one that is not there."""
     kind: Any = pa.struct(list(schema))
     for depth, name in enumerate(path.names):
+        if depth and _is_absent(schema, kind, name):
+            return pa.null()
         names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
         if names.count(name) != 1:
             above = f"fields of {ColumnPath(path.names[:depth])}" if depth else "columns"

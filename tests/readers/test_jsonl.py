@@ -20,7 +20,8 @@ from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.paths import list_files
 from zephon.readers import RandomReader, Texts, jsonl, lines, open_reader
-from zephon.readers.jsonl import CHUNK_BYTES, parse
+from zephon.readers.json_records import parse, parse_column, parse_values
+from zephon.readers.jsonl import CHUNK_BYTES
 from zephon.readers.lines import index_path, record_starts
 
 
@@ -139,7 +140,7 @@ def test_files_of_the_same_name_are_told_apart_by_path(tmp_path: Path) -> None:
         (b'{"text": "a"} {"text": "b"}', "not_json", "Extra data"),
         (b'{"text": "a\tb"}', "not_json", "Invalid control character"),
         (b"hello", "not_json", "'hello'"),
-        (b"[" * 100_000, "not_json", "recursion"),
+        (b"[" * 100_000, "not_json", "nested deeper than 200"),
         (b'["text"]', "not_object", "['text']"),
         (b"7", "not_object", "7"),
         (b'"text"', "not_object", "'text'"),
@@ -152,6 +153,9 @@ def test_files_of_the_same_name_are_told_apart_by_path(tmp_path: Path) -> None:
         (b'{"text": {"a": "b"}}', "not_text", "{'a': 'b'}"),
         (b'{"text": "a\xffb"}', "not_utf8", "byte 0xff at 11"),
         (b'{"text": "\xed\xa0\x80"}', "not_utf8", "byte 0xed at 10"),
+        (b'{"text": "a", "x": ' + b"[" * 200 + b"]" * 200 + b"}", "not_json", "nested deeper than 200"),
+        (b'{"text": "a", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}", "not_json", "nested deeper than 200"),
+        (b'{"x": ' + b"[" * 5000 + b"]" * 5000 + b', "x": 1, "text": "a"}', "not_json", "nested deeper"),
     ],
 )
 def test_what_is_wrong_with_a_record_is_said(raw: bytes, kind: str, got: str) -> None:
@@ -175,6 +179,9 @@ def test_what_is_wrong_with_a_record_is_said(raw: bytes, kind: str, got: str) ->
         (rb'{"text": ""}', "", False),
         (rb'{"text": "a", "text": "b"}', "b", False),
         (rb'{"text": "\\ud800"}', r"\ud800", False),
+        (b'{"text": "a", "x": ' + b"[" * 199 + b"]" * 199 + b"}", "a", False),
+        (rb'{"text": "' + rb"\\\"[{" * 999 + b'"}', '\\"[{' * 999, False),
+        (b'{"text": "a", "x": [' + b"[]," * 999 + b"0]}", "a", False),
     ],
 )
 def test_texts_are_what_json_says(raw: bytes, text: str, replaced: bool) -> None:
@@ -440,3 +447,22 @@ def test_threads_that_come_to_a_file_together_count_it_once(
         found = pool.map(lambda i: reader.texts(np.array([0]), np.array([i]), 1).texts, range(8))
         assert list(found) == [[f"w{i}"] for i in range(8)]
     assert len(counted) == 1
+
+
+@pytest.mark.parametrize("depth", [199, 200, 5000])
+def test_token_ids_and_columns_have_the_same_depth(depth: int) -> None:
+    raw = b'{"ids": [1, 2], "n": 7, "x": ' + b"[" * depth + b"]" * depth + b"}"
+    is_read = depth < 200
+    assert [fault.kind for _, fault in parse_column([raw], "", "ids").faults] == ["not_json"] * (not is_read)
+    assert parse_values([raw], ("n",), "web", "a")["n"].to_pylist() == [7 if is_read else None]
+
+
+def test_columns_of_large_numbers_and_of_surrogates() -> None:
+    raws = [rb'{"n": 9223372036854775808, "t": "a\ud800", "o": {"t": ["\udc00"]}}', b"{}", b'{"n": 1}']
+    table = parse_values(raws, ("n", "t", "o"), "web", "a.jsonl")
+    assert table["n"].to_pylist() == [2**63, None, 1]
+    assert table["t"].to_pylist() == ["a\ufffd", None, None]
+    assert table["o"].to_pylist() == [{"t": ["\ufffd"]}, None, None]
+    for bad in (b'{"n": -1}', b'{"n": 18446744073709551616}', b'{"n": "x"}'):
+        with pytest.raises(DataError, match=r"'web': column 'n' of a.jsonl holds values of several types"):
+            parse_values([raws[0], bad], ("n",), "web", "a.jsonl")

@@ -270,3 +270,10 @@ def test_cut_gives_the_bytes_between_places(blocks: list[bytes], places: list[in
     places = sorted(place for place in places if place <= len(data)) or [0]
     expected = [data[a:b] for a, b in zip(places, [*places[1:], len(data)], strict=True)]
     assert list(cut(iter(blocks), places)) == expected
+
+
+def test_bzip2_with_an_empty_stream_is_damaged(data: Path) -> None:
+    write(data, "a.jsonl.bz2", bz2.compress(LINES[0]) + bz2.compress(b"") + bz2.compress(LINES[1]))
+    with pytest.raises(DataError, match=r"a.jsonl.bz2 is damaged"):
+        opened(data)
+    assert read_all(opened(data, on_error="skip")).faults[-1][1].kind == "damaged"

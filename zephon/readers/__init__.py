@@ -134,7 +134,7 @@ def find_files(
     dataset: Dataset, base: Path, commits: Mapping[str, str] | None = None
 ) -> tuple[str, Sequence[DataFile]]:
     """Returns the kind of a dataset and its files, without those that say something of others."""
-    listed = []
+    listed: Sequence[DataFile] = ()
     if dataset.documents is None:
         listed = list_files(dataset.paths, base, revisions=commits, dataset=dataset.name)
     if dataset.kind in ("", "arrow"):

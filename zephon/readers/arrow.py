@@ -171,11 +171,12 @@ class ArrowReader:
             return pa.table({name: pa.nulls(1) for name in columns})
         try:
             names = self._head(number, file).schema.names
-            if missing := [name for name in columns if name not in names]:
+            if wrong := [name for name in columns if names.count(name) != 1]:
+                has = "has no column" if wrong[0] not in names else "has more than one column"
                 raise DataError.explained(
-                    f"dataset {self.name!r}: {file.shown} has no column {missing[0]!r}",
+                    f"dataset {self.name!r}: {file.shown} {has} {wrong[0]!r}",
                     got=f"the columns {', '.join(names)}",
-                    rule="every file has the columns that are compared, sorted by or shown",
+                    rule="every file has, once, the columns that are compared, sorted by or shown",
                     cure="name one of these columns",
                 )
             message, _, first, last = self._find(number, file, chunk)

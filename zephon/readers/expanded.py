@@ -1,7 +1,8 @@
 """The bytes of a file in order, expanded where its name says it is compressed, up to where it is damaged.
 
 Upstream: `files.py`. Downstream: the readers of lines, CSV and plain text. Gzip of several members, zstd of
-several frames and bzip2 of several streams are one text. A file that was cut exactly between two of these
+several frames and bzip2 of several streams are one text; an empty stream of bzip2 ahead of another is damage
+to Arrow. A file that was cut exactly between two of these
 cannot be told from a whole one.
 """
 
@@ -82,8 +83,8 @@ class Expanding:
     def _read(self, raw: _Raw, stream: Any, size: int) -> bytes:
         try:
             return bytes(stream.read(size))
-        except (OSError, pa.ArrowInvalid) as error:
-            if raw.has_failed:
+        except (OSError, pa.ArrowException) as error:
+            if raw.has_failed or isinstance(error, pa.ArrowMemoryError):
                 raise
             got = str(error).splitlines()[0][:200]
             if _TOO_LONG_A_WINDOW in got:

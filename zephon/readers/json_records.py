@@ -10,10 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from zephon.errors import DataError, Fault, shorten
 from zephon.readers.base import Column, Texts, not_a_text, replace_surrogates
+from zephon.where import ABSENT_IS_NULL
+
+MAX_DEPTH = 200
+"""Objects and lists in each other: a fixed number, as Python's own depends on the caller's stack."""
+_STEPS = np.array([(byte in b"[{") - (byte in b"]}") for byte in range(256)], np.int8)
 
 
 def parse(raws: Iterable[bytes], field: str) -> Texts:
@@ -29,6 +35,9 @@ def parse(raws: Iterable[bytes], field: str) -> Texts:
             line = raw.strip().decode()
             value, end = decode(line)
             text = pick(value) if end == len(line) else None
+            # What is not the text has to hold the brackets: this is asked of few records.
+            if type(text) is str and len(line) - len(text) > 2 * MAX_DEPTH and _is_deep(raw):
+                text = None
         except (ValueError, KeyError, TypeError, RecursionError):
             text = None
         if type(text) is not str:
@@ -54,6 +63,15 @@ def _pick(value: Any, field: str) -> Any:
     return value
 
 
+def _is_deep(raw: bytes) -> bool:
+    """Returns whether a record is nested deeper than `MAX_DEPTH`; brackets in texts do not count."""
+    if len(raw) <= MAX_DEPTH or raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return False
+    unescaped = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside = b"".join(unescaped.split(b'"')[::2])
+    return int(np.cumsum(_STEPS[np.frombuffer(outside, np.uint8)]).max(initial=0)) > MAX_DEPTH
+
+
 def diagnose(raw: bytes, field: str) -> Fault:
     """Returns what is wrong with a record that has no text at `field`."""
     try:
@@ -61,9 +79,12 @@ def diagnose(raw: bytes, field: str) -> Fault:
     except UnicodeDecodeError as error:
         got = f"byte 0x{raw.strip()[error.start]:02x} at {error.start} of {shorten(raw[:80])}"
         return Fault("not_utf8", got, "a record is UTF-8")
+    if _is_deep(raw):
+        got = f"{shorten(line)}, nested deeper than {MAX_DEPTH}"
+        return Fault("not_json", got, f"a line is one JSON object of at most {MAX_DEPTH} levels")
     try:
         value = json.loads(line)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return Fault("not_json", f"{shorten(line)} ({error})", "a line is one JSON object")
     if not isinstance(value, dict):
         return Fault("not_object", shorten(value), "a line is one JSON object")
@@ -86,7 +107,7 @@ def parse_column(raws: Iterable[bytes], text: str, tokens: str) -> Column:
     faults: list[tuple[int, Fault]] = []
     for i, raw in enumerate(raws):
         try:
-            values.append(_pick(json.loads(raw), tokens))
+            values.append(_pick(_loads(raw), tokens))
         except (ValueError, KeyError, TypeError, RecursionError):
             values.append([])
             faults.append((i, diagnose(raw, tokens)))
@@ -94,12 +115,21 @@ def parse_column(raws: Iterable[bytes], text: str, tokens: str) -> Column:
     return column if not faults else column.with_faults(faults)
 
 
-def parse_values(raws: Iterable[bytes], columns: Sequence[str], dataset: str) -> pa.Table:
-    """Returns the columns of raw records as a table; null where a record lacks one or is none."""
+def _loads(raw: bytes) -> Any:
+    if _is_deep(raw):
+        raise ValueError(f"nested deeper than {MAX_DEPTH}")
+    return json.loads(raw)
+
+
+def parse_values(raws: Iterable[bytes], columns: Sequence[str], dataset: str, file: str) -> pa.Table:
+    """Returns the columns of raw records as a table; null where a record lacks one or is none.
+
+    `file` is how messages call it. A lone surrogate is replaced as in texts.
+    """
     values: dict[str, list[Any]] = {name: [] for name in columns}
     for raw in raws:
         try:
-            value = json.loads(raw)
+            value = _loads(raw)
         except (ValueError, RecursionError):
             value = None
         for name, found in values.items():
@@ -107,12 +137,21 @@ def parse_values(raws: Iterable[bytes], columns: Sequence[str], dataset: str) ->
     arrays = {}
     for name, found in values.items():
         try:
-            arrays[name] = pa.array(found)
+            arrays[name] = _array(found)
         except (pa.ArrowException, OverflowError) as error:
             raise DataError.explained(
-                f"dataset {dataset!r}: column {name!r} holds values of several types",
+                f"dataset {dataset!r}: column {name!r} of {file} holds values of several types, or too large",
                 got=str(error).splitlines()[0],
-                rule="a column that is compared, sorted by or shown is of one type",
+                rule="a column that is compared, sorted by or shown is of one type, whole numbers of 64 bits",
                 cure="mend the records, or leave the column out",
             ) from None
-    return pa.table(arrays)
+    return pa.table(arrays, metadata=ABSENT_IS_NULL)
+
+
+def _array(values: list[Any]) -> Any:
+    try:
+        return pa.array(values)
+    except UnicodeEncodeError:
+        return _array(json.loads(replace_surrogates(json.dumps(values, ensure_ascii=False))))
+    except OverflowError:
+        return pa.array(values, pa.uint64())

@@ -112,8 +112,9 @@ class JsonlReader:
     def values(self, chunk: int, columns: tuple[str, ...]) -> pa.Table:
         """Returns other columns of all records of a chunk."""
         count = int(self.table.num_documents[chunk])
+        file = self.table.files[self.table.file_of(chunk)]
         raws = self._raws(np.full(count, chunk), np.arange(count, dtype=np.int64), 1 << 62)
-        return parse_values(raws, columns, self.name)
+        return parse_values(raws, columns, self.name, file.shown)
 
     def _raws(self, chunk: Int64, record: Int64, max_bytes: int) -> Iterator[bytes]:
         """Yields the raw record at each (chunk, record in it), until `max_bytes` are reached."""

@@ -58,7 +58,8 @@ class RemoteJsonl:
 
     def values(self, chunk: int, columns: tuple[str, ...]) -> pa.Table:
         """Returns other columns of all records of a chunk."""
-        return parse_values(split_lines(self._bytes(chunk)), columns, self.name)
+        file = self.table.files[self.table.file_of(chunk)]
+        return parse_values(split_lines(self._bytes(chunk)), columns, self.name, file.shown)
 
     def _bytes(self, chunk: int) -> bytes:
         number = self.table.file_of(chunk)
@@ -101,7 +102,7 @@ class CompressedJsonl(RemoteJsonl):
     def file_values(self, number: int, columns: tuple[str, ...]) -> Iterator[pa.Table]:
         """Yields other columns of all records of each chunk of a file, in order."""
         for raws, _ in self._raws(number):
-            yield parse_values(raws, columns, self.name)
+            yield parse_values(raws, columns, self.name, self.table.files[number].shown)
 
     def _raws(self, number: int) -> Iterator[tuple[list[bytes], Fault | None]]:
         """Yields the raw records of each chunk of a file, and the fault of the last record at a damage."""
