@@ -2,7 +2,8 @@
 
     python benchmarks/catalogue.py [--files 100000] [--chunks 10000000] [--lanes 1024] [--ranks 8]
 
-Of its files only the first is there, for the table; a launch that listed or opened others would fail. Measured
+Of its files only the first is there, for the table; a launch that listed or opened others would fail. It is
+measured
 in a fresh process, from the recipe to a loader that has located the first documents of each of its lanes.
 """
 
@@ -36,7 +37,7 @@ from zephon.tokenizer import Tokenize
 
 
 def make(folder: Path, num_files: int, num_chunks: int) -> None:
-    """Writes a catalogue of Parquet files with row groups of about a MiB, of which only the first is there."""
+    """Writes a catalogue of Parquet files with row groups of about a MiB; only the first is there."""
     per_file = num_chunks // num_files
     first = folder / "data" / "part" / "000000.parquet"
     first.parent.mkdir(parents=True)

@@ -99,7 +99,14 @@ def test_inline_runs_when_the_block_is_wanted() -> None:
 
 @pytest.mark.parametrize(
     ("budget", "streams", "size"),
-    [(1 << 30, 1, 256), (1 << 20, 0, 256), (1 << 20, 4, 128), (1 << 20, 5, 102.4), (1 << 20, 30, 64), (1 << 20, 1000, 4)],
+    [
+        (1 << 30, 1, 256),
+        (1 << 20, 0, 256),
+        (1 << 20, 4, 128),
+        (1 << 20, 5, 102.4),
+        (1 << 20, 30, 64),
+        (1 << 20, 1000, 4),
+    ],
 )
 def test_the_budget_is_shared_by_two_blocks_of_each_stream(budget: int, streams: int, size: float) -> None:
     made = Feed(Workers(None, run, 1), budget_bytes=budget, timeout_s=10.0)

@@ -288,7 +288,12 @@ def test_an_error_of_the_encoder_reaches_those_that_read() -> None:
 
 def tokenized(folder: Path, documents: Sequence[Any], overlong: str, on_error: str = "skip") -> Opened:
     dataset = Dataset.from_path("a", str(folder), **write_jsonl(folder, documents), on_error=on_error)
-    fields: dict[str, Any] = {"global_batch_size": 1, "kind": "best_fit", "seq_len": 8, "options": {"overlong": overlong}}
+    fields: dict[str, Any] = {
+        "global_batch_size": 1,
+        "kind": "best_fit",
+        "seq_len": 8,
+        "options": {"overlong": overlong},
+    }
     return open_small(make_recipe(datasets=(dataset,), **fields), folder.parent / "cache")
 
 

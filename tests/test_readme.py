@@ -194,7 +194,9 @@ def test_data(home: Path) -> None:
 def test_a_catalogue_changes_no_digest(home: Path) -> None:
     assert "catalogue = " in run(home, "sh", "-c", commands()["index"])
     plain = run(home, "sh", "-c", commands()["hash"])
-    listed = run(home, "sh", "-c", commands()["hash"] + f" --set catalogue={home / 'zephon-demo' / 'catalogue'}")
+    listed = run(
+        home, "sh", "-c", commands()["hash"] + f" --set catalogue={home / 'zephon-demo' / 'catalogue'}"
+    )
     assert listed == plain
 
 

@@ -90,7 +90,7 @@ def test_a_condition_that_nothing_meets_is_refused(tmp_path: Path) -> None:
 
 def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "parquet")
-    with pytest.raises(DataError, match=r"0.parquet has no column 'scored'\n  got:  the columns text, score"):
+    with pytest.raises(DataError, match=r"[01].parquet has no column 'scored'\n  got:  the columns text, score"):
         opened(tmp_path, where="scored > 3")
 
 
@@ -316,3 +316,24 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, kind: str) -> N
         opened(tmp_path, where="n > 0")
     with pytest.raises(DataError, match=said):
         ranks(tmp_path, "sorted:n")
+
+
+@pytest.mark.parametrize("where", ["scor >= 3", "scor is None", "score >= 1 or scor == 2"])
+def test_a_column_that_no_record_of_jsonl_has_is_refused(tmp_path: Path, where: str) -> None:
+    write(tmp_path, "jsonl")
+    for _ in range(2):  # nothing that is kept lets it pass the second time
+        with pytest.raises(DataError, match=r"'web': no record has a value in the column 'scor'"):
+            opened(tmp_path, where=where)
+
+
+def test_a_column_that_few_records_have_is_taken(tmp_path: Path) -> None:
+    write(tmp_path, "jsonl", [*RECORDS[:39], RECORDS[39] | {"rare": 1}])
+    assert texts_of(opened(tmp_path, where="rare == 1")) == ["d39"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_documents_cannot_be_sorted_by_what_none_has(tmp_path: Path, kind: str) -> None:
+    write(tmp_path, kind, [record | {"empty": None} for record in RECORDS])
+    dataset = Dataset.from_path("web", str(tmp_path / f"*.{kind}"), order="sorted:empty")
+    with pytest.raises(DataError, match=r"cannot be sorted by 'empty'\n  got:  no document that has a value"):
+        open_small(make_recipe(datasets=(dataset,), base=tmp_path))

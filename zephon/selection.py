@@ -26,6 +26,8 @@ from zephon.readers.table import NUM_THREADS, file_key, with_stamps
 from zephon.retries import each
 from zephon.where import ColumnPath, Where, parse_column, parse_where
 
+MAY_LACK = ("jsonl",)
+"""Kinds of files of which a record may lack a column that others have."""
 _VERSION = 2
 
 Int64 = NDArray[np.int64]
@@ -141,6 +143,8 @@ def choose(dataset: Dataset, reader: RandomReader, cache: Path, report: Report |
         parts = [first + _matches(where, source, chunk, "") for chunk, first in enumerate(firsts.tolist())]
         return np.concatenate([np.empty(0, np.int64), *parts])
 
+    _refuse_absent(dataset.name, reader, table, where.columns)
+
     def look(number: int) -> Int64:
         stamped = with_stamps(dataset.name, table.files[number])
         path = _path(
@@ -160,6 +164,26 @@ def choose(dataset: Dataset, reader: RandomReader, cache: Path, report: Report |
         if report is not None:
             report(f"where {dataset.name}", number + 1, len(table.files))
     return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _refuse_absent(dataset: str, reader: RandomReader, table: ChunkTable, columns: tuple[str, ...]) -> None:
+    """Refuses a column that no record has a value in, where records may lack one, as those of JSONL may.
+
+    Reads until each column was seen, which most often is in the first chunk.
+    """
+    missing = list(columns) if table.kind in MAY_LACK else []
+    for first, last in pairwise(table.first_chunks.tolist()):
+        for found in _values(dataset, reader, range(first, last), tuple(missing)) if missing else ():
+            missing = [name for name in missing if found.column(name).null_count == len(found)]
+            if not missing:
+                return
+    if missing:
+        raise DataError.explained(
+            f"dataset {dataset!r}: no record has a value in the column {missing[0]!r}",
+            got=f"{int(table.num_documents.sum()):,} records without it",
+            rule="a column that is compared or sorted by is there in some record",
+            cure="correct its name",
+        )
 
 
 def _matches_of_file(where: Where, source: WithColumns, table: ChunkTable, number: int) -> Iterator[Int64]:
@@ -265,6 +289,8 @@ def _sorted(dataset: Dataset, path: ColumnPath, values: Any, *, descending: bool
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if values.null_count == len(values):
+        raise _unsortable(dataset, path, "no document that has a value in it")
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     try:
