@@ -3,8 +3,7 @@
     python benchmarks/catalogue.py [--files 100000] [--chunks 10000000] [--lanes 1024] [--ranks 8]
 
 Of its files only the first is there, for the table; a launch that listed or opened others would fail. It is
-measured
-in a fresh process, from the recipe to a loader that has located the first documents of each of its lanes.
+measured in a fresh process, from the recipe to a loader that has located the first documents of its lanes.
 """
 
 from __future__ import annotations

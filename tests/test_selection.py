@@ -90,7 +90,9 @@ def test_a_condition_that_nothing_meets_is_refused(tmp_path: Path) -> None:
 
 def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "parquet")
-    with pytest.raises(DataError, match=r"[01].parquet has no column 'scored'\n  got:  the columns text, score"):
+    with pytest.raises(
+        DataError, match=r"[01].parquet has no column 'scored'\n  got:  the columns text, score"
+    ):
         opened(tmp_path, where="scored > 3")
 
 
