@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import BOS, EOS, faulty, make_recipe, words, write_tokenizer
+from tests.helpers import BOS, EOS, faulty, make_recipe, open_small, words, write_tokenizer
 from tests.token_data import write_bin, write_jsonl, write_npy
 from zephon import CheckError, Constant, Dataset, Packing, Recipe, Stages
 from zephon.check import check_recipe
@@ -548,3 +548,18 @@ def test_what_stays_unread_at_the_end_is_said_beforehand(letters: str, tmp_path:
     assert len(messages) == 1
     assert "of its 2,700 tokens (9" in messages[0]
     assert "the run ends after about 4 steps" in messages[0]
+
+
+def test_windows_that_the_spool_cannot_hold_together_are_warned_of(
+    letters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = pa.table({"text": [f"document {i} " * 8 for i in range(8000)]})
+    pq.write_table(texts, tmp_path / "a.parquet", row_group_size=100)  # 80 groups of rows, 4 groups of lanes
+    dataset = Dataset.from_path("web", str(tmp_path / "a.parquet"))
+    recipe = make_recipe(datasets=(dataset,), base=tmp_path, tokenizer=letters)
+    assert not any("at once" in f.message for f in run(recipe, tmp_path).findings)
+    sizes = [check_data.windows_bytes([open_small(recipe).readers[0]], lanes) for lanes in (1, 4)]
+    assert sizes[1] == pytest.approx(4 * sizes[0], rel=0.01)
+    monkeypatch.setattr("zephon.check.SPOOL_BYTES", sizes[1] - 1)
+    [found] = [f for f in run(recipe, tmp_path).findings if "at once" in f.message]
+    assert (found.severity, found.subject) == ("warning", "cache")

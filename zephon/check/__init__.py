@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zephon import plugins
-from zephon.check.data import REFUSALS, DataCheck, expanded_bytes, refusal, remote_message
+from zephon.check.data import (
+    REFUSALS,
+    DataCheck,
+    expanded_bytes,
+    refusal,
+    remote_message,
+    windows_bytes,
+)
 from zephon.check.plan import check_ends, check_schedule, check_shape, few_documents, uneven_lanes
 from zephon.check.probe import Probe
 from zephon.check.report import (
@@ -190,6 +197,16 @@ class _Check:
             self.add(WARNING, "cache", message, cure)
         else:
             self.add(OK, "cache", message)
+        windows = windows_bytes(readers, self.recipe.lanes)
+        if windows > SPOOL_BYTES:
+            message = (
+                f"all lanes together read from about {format_bytes(windows)} of expanded chunks at once, "
+            )
+            message += (
+                f"more than the spool holds ({format_bytes(SPOOL_BYTES)}); a node needs its ranks' part of it"
+            )
+            cure = "spread the ranks over nodes, raise spool_bytes, or use smaller row groups"
+            self.add(WARNING, "cache", message, cure)
 
     def load_tokenizer(self, backend: str) -> None:
         """Loads the tokenizer, compared on texts of every dataset."""

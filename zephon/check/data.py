@@ -21,6 +21,7 @@ from zephon.check.report import ERROR, OK, WARNING, Finding
 from zephon.dataset import Dataset
 from zephon.errors import ZephonError
 from zephon.opened import SPOOL_BYTES, OpenedDataset
+from zephon.order import WINDOW_CHUNKS, num_groups
 from zephon.readers import RandomReader, Report
 from zephon.readers.parts import source_of, table_of
 from zephon.readers.subset import PrefixReader, SubsetReader, chunks_of_whole, whole
@@ -225,4 +226,15 @@ def expanded_bytes(readers: Sequence[RandomReader]) -> int:
             chunks, parts = spool.chunks(), chunks_of_whole(reader)
             total += int(chunks.num_bytes[parts].sum(dtype=np.int64))
             total += OFFSET_BYTES * int(chunks.num_documents[parts].sum(dtype=np.int64))
+    return total
+
+
+def windows_bytes(readers: Sequence[RandomReader], lanes: int) -> int:
+    """Returns what the windows of all lane groups take of the spool, about: they are read from at once."""
+    total = 0
+    for reader in readers:
+        if isinstance(whole(reader), Spool):
+            chunks = reader.chunks()
+            count = min(len(chunks.num_bytes), WINDOW_CHUNKS * num_groups(lanes, chunks.num_documents))
+            total += count * int(chunks.num_bytes.sum(dtype=np.int64)) // len(chunks.num_bytes)
     return total
