@@ -88,13 +88,11 @@ def launch(folder: Path, lanes: int, ranks: int, tokenizer: str) -> None:
     for lane in loader.lanes:
         opened.orders[0].locate_at(lane, np.arange(4))
     total_s = time.perf_counter() - started
-    status = Path(
-        "/proc/self/status"
-    ).read_text()  # ru_maxrss would be that of the process that started this one
-    rss = int(status.split("VmHWM:")[1].split()[0]) >> 10
-    print(
-        f"{opened_s:6.2f} s to open, {total_s:6.2f} s with the first documents located, {rss:,} MiB at most"
-    )
+    # ru_maxrss would be that of the process that started this one.
+    status = Path("/proc/self/status").read_text()
+    peak, own = (int(status.split(f"{name}:")[1].split()[0]) >> 10 for name in ("VmHWM", "RssAnon"))
+    print(f"{opened_s:6.2f} s to open, {total_s:6.2f} s with the first documents located,", end=" ")
+    print(f"{peak:,} MiB at most, {own:,} MiB of its own at the end")
     loader.close()
 
 
