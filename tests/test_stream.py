@@ -12,8 +12,9 @@ from tests.helpers import faulty, make_recipe, open_small, read, sized, tokens_o
 from zephon import feed, prepare
 from zephon.errors import DataError, StateError
 from zephon.executors import inline
-from zephon.feed import Feed
+from zephon.feed import Feed, Ticket
 from zephon.opened import Opened
+from zephon.prepare import Request
 from zephon.stream import Cursor, Run, Stream
 
 
@@ -219,3 +220,20 @@ def test_a_cursor_in_a_document_that_lost_its_text_is_refused() -> None:
     again.restore(stream.cursor, {})
     with pytest.raises(StateError, match="the document changed"):
         again.take(1, 1)
+
+
+def test_blocks_begin_small_and_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = opened_with(sized(2000, [100]))
+    stream = stream_of(opened)
+    asked: list[int] = []
+    request = Feed.request
+
+    def noted(self: Feed, wanted: Request) -> Ticket:
+        asked.append(wanted.target_bytes)
+        return request(self, wanted)
+
+    monkeypatch.setattr(Feed, "request", noted)
+    for _ in range(3000):
+        stream.take(100, 100)
+    usual = asked[-1]
+    assert asked[:5] == [usual // 8, usual // 4, usual // 2, usual, usual]

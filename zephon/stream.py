@@ -18,7 +18,8 @@ from zephon.prepare import Block, Event, Request
 MANY_TOKENLESS = 1000
 """After so many documents in a row without tokens, an epoch of the group is searched for any with tokens."""
 FIRST_BLOCK = 8
-"""The first block of a stream has this part of the usual size, so that the first step comes soon."""
+"""The first block of a stream has this part of the usual size, so that the first step comes soon. Each block
+after has twice the size of the one before, up to the usual: streams that are seldom drawn from cost little."""
 
 
 Counts = tuple[tuple[str, int], ...]
@@ -60,8 +61,8 @@ class Stream:
 
     __slots__ = (
         "_at", "_block", "_document", "_end", "_ends", "_feed", "_group", "_has_text", "_is_open", "_lane",
-        "_max_bad", "_name", "_offset", "_pending", "_period", "_positions", "_trailing", "counts", "cursor",
-        "dataset",
+        "_max_bad", "_name", "_offset", "_pending", "_period", "_positions", "_size", "_trailing", "counts",
+        "cursor", "dataset",
     )  # fmt: skip
 
     def __init__(
@@ -75,7 +76,7 @@ class Stream:
         self._block: Block | None = None
         self._ends: list[int] = []
         self._positions: list[int] = []
-        self._document = self._offset = self._at = 0
+        self._document = self._offset = self._at = self._size = 0
         self._has_text = False
         self._trailing: list[Event] = []
         self.cursor = Cursor()
@@ -92,7 +93,8 @@ class Stream:
         if not self._is_open and self.cursor.position < self._end:
             self._is_open = True
             self._feed.num_streams += 1
-            self._ask(self.cursor.position, self._feed.block_bytes() // FIRST_BLOCK)
+            self._size = max(1, self._feed.block_bytes() // FIRST_BLOCK)
+            self._ask(self.cursor.position, self._size)
 
     def _ask(self, position: int, size: int) -> None:
         """Asks for the block from `position` on, where there is one."""
@@ -147,7 +149,8 @@ class Stream:
         self.open()
         while self._pending is not None:
             block = self._feed.result(self._pending)
-            self._ask(block.end, self._feed.block_bytes())
+            self._size = min(2 * self._size, self._feed.block_bytes())
+            self._ask(block.end, self._size)
             if self._trailing:
                 block.events = [Event(0, e.kind, e.number) for e in self._trailing] + block.events
             if len(block.lengths):
