@@ -18,7 +18,7 @@ from zephon.prepare import Block, Event, Request
 MANY_TOKENLESS = 1000
 """After so many documents in a row without tokens, an epoch of the group is searched for any with tokens."""
 FIRST_BLOCK = 8
-"""The first block of a stream has this part of the usual size, so that the first step comes soon. Each block
+"""The first block of a stream has this part of the usual size, so that the first step comes soon. Each one
 after has twice the size of the one before, up to the usual: streams that are seldom drawn from cost little."""
 
 
