@@ -19,7 +19,7 @@ MANY_TOKENLESS = 1000
 """After so many documents in a row without tokens, an epoch of the group is searched for any with tokens."""
 FIRST_BLOCK = 8
 """The first block of a stream has this part of the usual size, so that the first step comes soon. Each one
-after has twice the size of the one before, up to the usual: streams that are seldom drawn from cost little."""
+after has twice the size of the one before, up to the usual: streams seldom drawn from cost little."""
 
 
 Counts = tuple[tuple[str, int], ...]
