@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, BinaryIO, cast
 
@@ -101,19 +102,24 @@ def stamped(dataset: str, file: DataFile) -> DataFile:
 
 def sample(dataset: str, file: DataFile) -> str:
     """Returns the hash of the first, middle and last 4 KiB of a file, of a short one in one read."""
-    last = max(0, file.size_bytes - SAMPLE_BYTES)
-    starts, digest = sorted({0, last // 2, last}), hashlib.sha256()
     if file.is_remote:
-        for start in starts:
-            digest.update(read_range(dataset, file, start, SAMPLE_BYTES))
-        return digest.hexdigest()[:16]
+        return sample_of(file.size_bytes, lambda start: read_range(dataset, file, start, SAMPLE_BYTES))
     descriptor = open_unchanged(dataset, file)
     try:
-        for start in starts:
-            digest.update(os.pread(descriptor, SAMPLE_BYTES, start))
+        found = sample_of(file.size_bytes, lambda start: os.pread(descriptor, SAMPLE_BYTES, start))
         check_unchanged(dataset, file, descriptor)
     finally:
         os.close(descriptor)
+    return found
+
+
+def sample_of(size_bytes: int, read: Callable[[int], bytes]) -> str:
+    """Returns the sample of a file of which `read(start)` gives SAMPLE_BYTES, asked for each place once."""
+    last = max(0, size_bytes - SAMPLE_BYTES)
+    starts, digest = (0, last // 2, last), hashlib.sha256()
+    parts = {start: read(start) for start in dict.fromkeys(starts)}
+    for start in starts:
+        digest.update(parts[start])
     return digest.hexdigest()[:16]
 
 

@@ -229,15 +229,8 @@ class Spool:
         if self._in_place is not None and self._in_place.view(chunk) is not None:
             self._views.drop(chunk)
             return self._changed(chunk, "bytes that are not UTF-8, or too few")
-        path = self.path(chunk)
-        path.unlink(missing_ok=True)
         self._views.drop(chunk)
-        return DataError.explained(
-            f"dataset {self.name!r}: spool file {path} is damaged",
-            got="bytes that are not UTF-8, or too few",
-            rule="a spool file holds what its reader gave, as UTF-8",
-            cure="start again: the file is removed and made anew; if this recurs, mend the reader",
-        )
+        return remove_damaged(self.name, self.path(chunk))
 
     def _trim(self, path: Path, written: int) -> None:
         """Keeps the folder within its limit; looks at it only after a good part of the limit was written."""
@@ -251,6 +244,17 @@ class Spool:
         if total > self._limit_bytes:
             with self._lock:
                 self._unseen_bytes = self._limit_bytes
+
+
+def remove_damaged(dataset: str, path: Path) -> DataError:
+    """Removes a spool file that does not hold what was written, and returns the error that says so."""
+    path.unlink(missing_ok=True)
+    return DataError.explained(
+        f"dataset {dataset!r}: spool file {path} is damaged",
+        got="bytes that are not UTF-8, or too few",
+        rule="a spool file holds what its reader gave, as UTF-8",
+        cure="start again: the file is removed and made anew; if this recurs, mend the reader",
+    )
 
 
 def trim(folder: Path, limit_bytes: int, kept: set[Path]) -> int:

@@ -26,7 +26,7 @@ from zephon.paths import DataFile
 from zephon.readers.base import TOKEN, Chunks, Origin, Texts, Tokens, is_tokenized, labels
 from zephon.readers.parts import RecordSource
 from zephon.readers.table import NUM_THREADS, file_key, with_stamps
-from zephon.spool import folder_name, open_column, trim, write_column
+from zephon.spool import folder_name, open_column, remove_damaged, trim, write_column
 from zephon.stream_order import FILE_SHIFT, WINDOW_RECORDS, split_chunk
 from zephon.views import View, Views
 
@@ -234,12 +234,5 @@ class StreamReader:
         trim(self._spool, self._limit_bytes, {self._path(c) for c in self._views.open_chunks()} | {path})
 
     def _damaged(self, chunk: int) -> DataError:
-        path = self._path(chunk)
-        path.unlink(missing_ok=True)
         self._views.drop(chunk)
-        return DataError.explained(
-            f"dataset {self.name!r}: spool file {path} is damaged",
-            got="bytes that are not UTF-8, or too few",
-            rule="a spool file holds what its reader gave",
-            cure="start again: the file is removed and made anew",
-        )
+        return remove_damaged(self.name, self._path(chunk))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from zephon.descriptors import Descriptor
 from zephon.errors import DataError, Fault
-from zephon.files import check_file, check_unchanged, open_file, open_unchanged, read_range
+from zephon.files import check_file, check_unchanged, open_file, open_unchanged, read_range, sample
 from zephon.paths import DataFile
 from zephon.readers.arrays import check_column, column_from_arrow, tokens_from_arrow, values_at
 from zephon.readers.arrow_messages import (
@@ -34,7 +34,6 @@ from zephon.readers.arrow_messages import (
     messages,
 )
 from zephon.readers.base import TOKEN, Chunks, Column, Origin
-from zephon.readers.jsonl import sample
 from zephon.readers.kept import Kept, Shared
 from zephon.readers.table import Advance, Scan, open_table
 from zephon.views import View

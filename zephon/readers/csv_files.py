@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from zephon.errors import DataError, Fault
-from zephon.files import check_file, read_range
+from zephon.files import check_file, read_range, sample
 from zephon.paths import DataFile
 from zephon.readers.base import Chunks, Column, Origin
 from zephon.readers.csv_rows import Inferred, Row, Rows, array_of, column_of, fields_at, row_starts, text_of
 from zephon.readers.expanded import DAMAGED_RULE, Expanding, compression, cut, is_compressed
-from zephon.readers.jsonl import sample, scan_of
+from zephon.readers.jsonl import scan_of
 from zephon.readers.kept import Kept
 from zephon.readers.table import Advance, Scan, open_table
 
@@ -50,20 +50,9 @@ class CsvReader:
 
     def __init__(self, origin: Origin) -> None:
         self.name, self._dataset = origin.dataset.name, origin.dataset
-        self._reset()
+        self._headers, self._kinds, self._gates = Kept(_NUM_KEPT), Kept(_NUM_KEPT), Kept(_NUM_KEPT)
         key = [self._dataset.text, self._dataset.on_error]
         self.table = open_table(origin, "csv", self._scan, key=key)
-
-    def _reset(self) -> None:
-        self._headers, self._kinds, self._gates = Kept(_NUM_KEPT), Kept(_NUM_KEPT), Kept(_NUM_KEPT)
-
-    def __getstate__(self) -> dict[str, Any]:
-        dropped = ("_headers", "_kinds", "_gates")
-        return {name: value for name, value in self.__dict__.items() if name not in dropped}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
 
     def _scan(self, file: DataFile, advance: Advance) -> Scan:
         expanding, is_plain = self._expanding(file), not is_compressed(file)

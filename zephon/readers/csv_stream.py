@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from zephon.errors import Fault
+from zephon.files import sample
 from zephon.paths import DataFile
 from zephon.readers.base import Column, Origin
 from zephon.readers.csv_files import delimiter, text_index
 from zephon.readers.csv_rows import Rows, column_of, text_of
 from zephon.readers.expanded import Expanding
-from zephon.readers.jsonl import sample
 
 _ROWS_TOGETHER = 1000
 

@@ -7,11 +7,10 @@ read by `jsonl_spooled.py`.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from zephon.descriptors import Descriptor, Held
-from zephon.files import changed, check_unchanged, open_unchanged, read_range, rewritten
+from zephon.files import (
+    SAMPLE_BYTES,
+    changed,
+    check_unchanged,
+    open_unchanged,
+    rewritten,
+    sample,
+    sample_of,
+)
 from zephon.paths import DataFile
 from zephon.readers.base import TOKEN, Chunks, Origin, Reader, Texts, Tokens
 from zephon.readers.json_records import parse, parse_column, parse_values
@@ -34,7 +41,6 @@ CHUNK_BYTES = 1 << 20
 MAX_OPEN_FILES = 128
 FILES_TOGETHER = 8
 """What one call keeps from being closed for want of descriptors; a file is looked at again after so many."""
-SAMPLE_BYTES = 4096
 NUM_GATES = 64
 
 Int64 = NDArray[np.int64]
@@ -194,7 +200,7 @@ class JsonlReader:
     def _compare(self, number: int, handle: _Handle) -> None:
         """Refuses an open file of which the sample is another: it was touched since it was listed."""
         file, descriptor = handle.file, handle.descriptor
-        found = _sample_of(file.size_bytes, lambda start: os.pread(descriptor, SAMPLE_BYTES, start))
+        found = sample_of(file.size_bytes, lambda start: os.pread(descriptor, SAMPLE_BYTES, start))
         if found != self.table.samples[number]:
             raise rewritten(self.name, file)
 
@@ -225,19 +231,6 @@ def scan_of(starts: Int64, size_bytes: int, found: str) -> Scan:
         num_bytes=np.diff(starts[firsts]),
         sample=found,
     )
-
-
-def sample(dataset: str, file: DataFile) -> str:
-    """Returns the hash of the first, middle and last 4 KiB of a file."""
-    return _sample_of(file.size_bytes, lambda start: read_range(dataset, file, start, SAMPLE_BYTES))
-
-
-def _sample_of(size_bytes: int, read: Callable[[int], bytes]) -> str:
-    last = max(0, size_bytes - SAMPLE_BYTES)
-    digest = hashlib.sha256()
-    for start in (0, last // 2, last):
-        digest.update(read(start))
-    return digest.hexdigest()[:16]
 
 
 def _ignore(_num_bytes: int) -> None:

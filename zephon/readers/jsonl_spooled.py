@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from zephon.errors import Fault
-from zephon.files import check_read, read_range
+from zephon.files import check_read, read_range, sample
 from zephon.paths import DataFile
 from zephon.readers.base import Chunks, Column, Origin
 from zephon.readers.expanded import Expanding, cut, is_compressed
 from zephon.readers.json_records import parse_column, parse_values, split_lines
-from zephon.readers.jsonl import sample, scan_of
+from zephon.readers.jsonl import scan_of
 from zephon.readers.lines import record_starts
 from zephon.readers.table import Advance, Scan, open_table
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from zephon.errors import Fault
+from zephon.files import sample
 from zephon.paths import DataFile
 from zephon.readers.base import Column, Origin
 from zephon.readers.expanded import DAMAGE, Expanding
 from zephon.readers.json_records import parse_column, split_lines
-from zephon.readers.jsonl import sample
 from zephon.readers.lines import BYTE_ORDER_MARK
 
 

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from zephon.descriptors import Descriptor
 from zephon.errors import DataError, Fault
-from zephon.files import changed, check_file, check_unchanged, open_unchanged, read_range
+from zephon.files import changed, check_file, check_unchanged, open_unchanged, read_range, sample
 from zephon.paths import DataFile
 from zephon.readers.arrays import MAX_TOKEN
 from zephon.readers.base import TOKEN, Chunks, Column, Origin, RandomReader, Reader, Texts, Tokens
-from zephon.readers.jsonl import sample
 from zephon.readers.kept import Shared
 from zephon.readers.table import Advance, ChunkTable, Scan, file_key, open_table, with_stamps
 from zephon.views import View, Views
