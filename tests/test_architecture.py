@@ -55,6 +55,10 @@ MAY_ACT_ON_IMPORT = (
     "zephon/__init__.py",
 )
 """A program's start; the package, which refuses to work beside its namesake."""
+PUBLIC_MODULES = ("zephon.testing.", "zephon.cli.common.")
+"""What plugins may import besides `zephon`: the kit of conformance, and what their commands are made of."""
+KEYED = ("Philox", "Generator")
+"""Of numpy.random what draws from a key that is given, outside the core: for samples, not for orders."""
 UNORDERED = {"listdir", "scandir", "iterdir", "glob", "iglob", "rglob", "walk"}
 CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today", "time.localtime"}
 
@@ -124,7 +128,7 @@ def members_use_public_names(source: Source) -> Iterator[str]:
     for _, module, name in imports(source):
         if module == "zephon" and name and name not in (*source.public, "testing"):
             yield f"{name} is not in zephon.__all__"
-        elif module.startswith("zephon.") and not f"{module}.{name}.".startswith("zephon.testing."):
+        elif module.startswith("zephon.") and not f"{module}.{name}.".startswith(PUBLIC_MODULES):
             yield f"{module} is not public"
     for node in ast.walk(source.tree):
         if not isinstance(node, ast.Attribute) or ast.unparse(node.value) != "zephon":
@@ -184,7 +188,12 @@ def order_is_a_function(source: Source) -> Iterator[str]:
             yield "hash() differs between processes; use hashlib or zlib.crc32"
         if last_two in CLOCKS and source.path not in MAY_READ_CLOCK:
             yield f"{called}() is the time of day; use time.monotonic for durations"
-        if ".random." in f".{called}." and called.split(".")[0] in ("np", "numpy", "random", "torch"):
+        is_keyed = not source.is_core and called.endswith(KEYED)
+        if (
+            ".random." in f".{called}."
+            and called.split(".")[0] in ("np", "numpy", "random", "torch")
+            and not is_keyed
+        ):
             yield f"{called}() is chance with a state; use the counter-based bits"
         if "." in called and called.split(".")[-1] in UNORDERED and source.path not in MAY_LIST_UNSORTED:
             is_sorted = (

@@ -213,6 +213,10 @@ class FromThree:
     """Updates: only code from step 3 on."""
 
     lead_steps = 1
+    head = ""
+
+    def exchange(self, step: int) -> None:
+        """Nothing is to be agreed on."""
 
     def __init__(self, table: ScheduleTable) -> None:
         self.table = table

@@ -12,30 +12,49 @@ from importlib import metadata as _metadata
 from zephon.batch import Batch, digest, step_digest
 from zephon.check import CheckReport, check_recipe
 from zephon.dataset import Dataset
-from zephon.errors import CheckError, DataError, Fault, PluginError, StateError, WorkerError, ZephonError
+from zephon.described import DescribedPiece, DescribedRow, describe_rows
+from zephon.dropped import find_documents
+from zephon.errors import (
+    CheckError,
+    DataError,
+    Fault,
+    PluginError,
+    StateError,
+    WorkerError,
+    ZephonError,
+    unknown_field,
+)
 from zephon.files import check_file, open_file, read_range
 from zephon.loader import Loader
 from zephon.lock import ALLOWANCES
+from zephon.logged import LoggedRows
 from zephon.mixture import Ledger, MixtureWorkSource, WorkSource
-from zephon.opened import Opened, open_recipe
+from zephon.opened import Opened, default_cache, open_recipe
 from zephon.options import LoaderOptions
 from zephon.packing import Packer, PackerPlan, Packing
 from zephon.paths import DataFile
 from zephon.pipeline import Pipeline
+from zephon.plugins import find as find_plugin
 from zephon.readers.base import Chunks, Column, Origin, RandomReader, Reader, Texts, Tokens
 from zephon.readers.parts import RecordSource
 from zephon.recipe import Recipe
+from zephon.replay import Change, changed_lock
+from zephon.runfolder import read_lock, read_log_files, read_table
 from zephon.schedule import (
     PARTS,
     Constant,
+    Drop,
     Schedule,
     ScheduleContext,
     ScheduleTable,
     ScheduleUpdates,
     Stages,
+    check_weights,
     compile_schedule,
 )
-from zephon.statefile import read_state_file, write_state_file
+from zephon.snapshots import find_snapshot
+from zephon.state import saved_steps
+from zephon.statefile import find_state, read_state_file, write_state_file
 from zephon.tokenizer import Tokenize
 
 __version__ = "0.1.0"
@@ -59,6 +78,7 @@ __all__ = [
     "ALLOWANCES",
     "PARTS",
     "Batch",
+    "Change",
     "CheckError",
     "CheckReport",
     "Chunks",
@@ -67,10 +87,14 @@ __all__ = [
     "DataError",
     "DataFile",
     "Dataset",
+    "DescribedPiece",
+    "DescribedRow",
+    "Drop",
     "Fault",
     "Ledger",
     "Loader",
     "LoaderOptions",
+    "LoggedRows",
     "MixtureWorkSource",
     "Opened",
     "Origin",
@@ -95,14 +119,27 @@ __all__ = [
     "WorkSource",
     "WorkerError",
     "ZephonError",
+    "changed_lock",
     "check_file",
     "check_recipe",
+    "check_weights",
     "compile_schedule",
+    "default_cache",
+    "describe_rows",
     "digest",
+    "find_documents",
+    "find_plugin",
+    "find_snapshot",
+    "find_state",
     "open_file",
     "open_recipe",
+    "read_lock",
+    "read_log_files",
     "read_range",
     "read_state_file",
+    "read_table",
+    "saved_steps",
     "step_digest",
+    "unknown_field",
     "write_state_file",
 ]

@@ -33,7 +33,7 @@ from zephon.state import (
     read_lane,
     read_shared,
 )
-from zephon.statefile import LANE, read_state_file
+from zephon.statefile import LANE, find_state
 
 MAY_DIFFER = ("packing.", "global_batch_size", "flush_every", "when_exhausted", "continues")
 """The fields, or how their names begin, that a phase may have otherwise than the one it continues."""
@@ -87,7 +87,7 @@ def read_start(
     path = ""
     if not isinstance(state, Mapping):
         path = os.fspath(state)
-        state = read_state_file(os.path.join(base, expand(path, "state file")))
+        state = find_state(os.path.join(base, expand(path, "state file")))
     shared = read_shared(state)
     lanes = _read_lanes(state, shared)
     entries = [json.loads(state[lane_key(lane)]) for lane in range(len(lanes))]

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +18,10 @@ from numpy.typing import NDArray
 
 from zephon.bits import bits, key
 from zephon.dataset import Dataset, HeldOut
+from zephon.documents import numbers_of, places_of
 from zephon.errors import DataError, shorten
 from zephon.order import Addresses
-from zephon.readers import ChunkTable, RandomReader
-from zephon.readers.parts import source_of, table_of
-from zephon.readers.subset import PrefixReader, SubsetReader
+from zephon.readers import RandomReader
 from zephon.urls import is_url
 
 Int64 = NDArray[np.int64]
@@ -114,7 +112,7 @@ def choose(held_out: HeldOut, name: str, num_documents: int) -> list[int]:
 
 def _records(dataset: Dataset, reader: RandomReader, documents: Int64) -> Records:
     found: dict[str, list[int]] = {}
-    for file, number in _places(reader, documents):
+    for file, number in places_of(reader, documents):
         found.setdefault(file, []).append(number)
     if paths := [file for file in found if os.path.isabs(file) or is_url(file)]:
         raise DataError.explained(
@@ -151,8 +149,8 @@ def _entry(identity: Mapping[str, Any], file: str) -> Any:
 def _find(dataset: Dataset, reader: RandomReader, records: Records) -> Int64:
     """Returns the numbers of documents that a lock names."""
     asked = [(file, number) for file, numbers in records.items() for number in numbers]
-    found = _numbers(reader, asked)
-    for (file, number), place in zip(asked, _places(reader, found), strict=True):
+    found = numbers_of(reader, asked)
+    for (file, number), place in zip(asked, places_of(reader, found), strict=True):
         if place != (file, number):
             raise DataError.explained(
                 f"dataset {dataset.name!r}: a document that is held out is gone",
@@ -161,59 +159,3 @@ def _find(dataset: Dataset, reader: RandomReader, records: Records) -> Int64:
                 cure="bring the file back, or begin a new run folder, which chooses anew",
             )
     return found
-
-
-def _places(reader: RandomReader, documents: Int64) -> Iterator[tuple[str, int]]:
-    """Yields what `where` of the reader says of documents, by their numbers through all chunks."""
-    while isinstance(reader, SubsetReader | PrefixReader):
-        documents = reader.documents[documents] if isinstance(reader, SubsetReader) else documents
-        reader = reader.reader
-    table = table_of(source_of(reader))
-    if table is None:
-        ends = np.cumsum(reader.chunks().num_documents, dtype=np.int64)
-        chunks = np.searchsorted(ends, documents, side="right")
-        records = documents - np.append(0, ends)[chunks]
-        yield from map(reader.where, chunks.tolist(), records.tolist())
-        return
-    firsts = _first_of_files(table)
-    files = np.searchsorted(firsts, documents, side="right") - 1
-    records = documents - firsts[files]
-    yield from zip(map(table.labels.__getitem__, files.tolist()), records.tolist(), strict=True)
-
-
-def _numbers(reader: RandomReader, places: Sequence[tuple[str, int]]) -> Int64:
-    """Returns the numbers of documents through all chunks, and any other one for those that are not there."""
-    if isinstance(reader, SubsetReader):
-        found = np.searchsorted(reader.documents, _numbers(reader.reader, places))
-    elif isinstance(reader, PrefixReader):
-        found = _numbers(reader.reader, places)
-    else:
-        runs = _runs(reader)
-        found = np.array([_number(runs.get(file, ()), record) for file, record in places], np.int64)
-    return np.minimum(found, int(reader.chunks().num_documents.sum(dtype=np.int64)) - 1)
-
-
-def _runs(reader: RandomReader) -> Mapping[str, Sequence[tuple[int, int]]]:
-    """Returns, by file, where consecutive records of it are: (first record, number of its document)."""
-    table = table_of(source_of(reader))
-    if table is not None:
-        firsts = _first_of_files(table).tolist()
-        return {file: ((0, first),) for file, first in zip(table.labels, firsts, strict=True)}
-    counts = reader.chunks().num_documents
-    found: dict[str, list[tuple[int, int]]] = {}
-    for chunk, first in enumerate((np.cumsum(counts, dtype=np.int64) - counts).tolist()):
-        file, record = reader.where(chunk, 0)
-        found.setdefault(file, []).append((record, first))
-    return {file: sorted(runs) for file, runs in found.items()}
-
-
-def _number(runs: Sequence[tuple[int, int]], record: int) -> int:
-    place = bisect_right(runs, record, key=lambda run: run[0]) - 1
-    begin, first = runs[place] if place >= 0 else (record, 0)
-    return first + record - begin
-
-
-def _first_of_files(table: ChunkTable) -> Int64:
-    """Returns the documents ahead of each file."""
-    counts = np.array(table.num_records, np.int64)
-    return np.cumsum(counts) - counts

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zephon.dataset import PAD, STOP
+from zephon.dropped import DroppedDocuments
 from zephon.errors import StateError
 from zephon.feed import MIN_BLOCK_BYTES, Feed, Ticket
 from zephon.mixture import Ledger, WorkSource, begin_step
@@ -54,6 +55,8 @@ class LaneState(NamedTuple):
     for lanes that have ended and give padding."""
     held: tuple[CarriedPiece, ...] = ()
     """What the packer of an earlier phase held and this one has not taken; it goes first, drawn already."""
+    skipped: tuple[int, ...] = ()
+    """Of the tokens drawn, those in rows that amendments dropped, by dataset; empty where none did."""
 
     @property
     def delivered_rows(self) -> int:
@@ -86,6 +89,8 @@ class LanePlan:
     make_stream: Callable[[int, int], Stream]
     """(dataset, lane) -> its stream."""
     feed: Feed
+    drops_at: Callable[[ScheduleTable, int], DroppedDocuments | None] = lambda table, step: None
+    """(table, step) -> the documents that are dropped from the step on."""
     ends: Callable[[int], Sequence[int]] | None = None
     """Lane -> its number of positions in each dataset; None where no dataset ends."""
     when_exhausted: str = STOP
@@ -106,6 +111,10 @@ class Lane:
         self._carried_tickets: dict[int, Ticket] = {}
         self._held: deque[Run] = deque()
         self._queue: deque[list[Run]] = deque()
+        self._step = 0
+        """The step by whose shares tokens are drawn."""
+        self._skipped: tuple[int, ...] = ()
+        self._drops: DroppedDocuments | None = None
         self._ends = () if plan.ends is None else plan.ends(lane)
         self._exhausted = self._gone = _NONE
         """The datasets that have ended here, and those of them of which others have the shares."""
@@ -145,11 +154,8 @@ class Lane:
         if self._has_ended:
             return self._end_row()
         step, row_of_step = divmod(ledger.rows, plan.rows_per_step)
-        if row_of_step == 0:
-            before = ledger.shares
-            begin_step(ledger, self.table, step, plan.num_lanes, plan.seq_len, self._gone)
-            if ledger.shares != before:
-                self._close_idle(self.table.at(step + 1))
+        if row_of_step == 0 and not self._begin_step(step):
+            return self._end_row()
         if self._queue:
             runs = self._queue.popleft()
             ledger.rows += 1
@@ -166,6 +172,51 @@ class Lane:
                 if not self._queue:
                     self._base = self._snapshot()
         return Row(ledger.lane, ledger.rows - 1, runs, self._state())
+
+    def _begin_step(self, step: int) -> bool:
+        """Takes the shares and amendments of `step`; returns whether the lane has not ended in them."""
+        ledger, plan = self.ledger, self._plan
+        before, self._step = ledger.shares, step
+        begin_step(ledger, self.table, step, plan.num_lanes, plan.seq_len, self._gone)
+        if self.table.drops:
+            self._take_drops(step)
+        if self.table.skips and not self._skip_rows(step):
+            return False
+        if ledger.shares != before:
+            self._close_idle(self.table.at(step + 1))
+        return True
+
+    def _take_drops(self, step: int) -> None:
+        drops = self._plan.drops_at(self.table, step)
+        if drops is not self._drops:
+            self._drops = drops
+            for dataset, stream in enumerate(self._streams):
+                if stream is not None and drops is not None:
+                    stream.drop(drops.of(dataset, self.ledger.lane))
+
+    def _skip_rows(self, step: int) -> bool:
+        """Draws and drops the rows that an amendment skips ahead of `step`, each by the shares of its step.
+
+        Returns whether the lane got so far. Their datasets get no first credits here. Nothing is flushed, and
+        a state is only of before or after: a restore ahead of `step` skips the same rows again.
+        """
+        ledger, end = self.ledger, self.table.skip_end(step)
+        if end == step:
+            return True
+        before = list(ledger.tokens)
+        for skipped in range(step, end):
+            self._step = skipped
+            ledger.shares = shares_without(self.table.at(skipped), self._gone)
+            for _ in range(self._plan.rows_per_step):
+                if self._queue:
+                    self._queue.popleft()
+                elif self._draw_row() is None:
+                    return False
+        drawn = [now - then for now, then in zip(ledger.tokens, before, strict=True)]
+        self._skipped = tuple(map(sum, zip(self._skipped or (0,) * len(drawn), drawn, strict=True)))
+        self._step = step
+        ledger.shares = shares_without(self.table.at(step), self._gone)
+        return True
 
     def _end_row(self) -> Row | None:
         """Returns the next row of a lane that has ended: what its packer held, then padding, if any.
@@ -220,8 +271,7 @@ class Lane:
         stream.close()
         self._take_out([dataset])
         if self._gone:
-            step = self.ledger.rows // self._plan.rows_per_step
-            self.ledger.shares = shares_without(self.table.at(step), self._gone)
+            self.ledger.shares = shares_without(self.table.at(self._step), self._gone)
         return self._exhausted
 
     def _take_out(self, datasets: Iterable[int]) -> None:
@@ -232,6 +282,8 @@ class Lane:
         stream = self._streams[dataset]
         if stream is None:
             stream = self._streams[dataset] = self._plan.make_stream(dataset, self.ledger.lane)
+            if self._drops is not None:
+                stream.drop(self._drops.of(dataset, self.ledger.lane))
         return stream
 
     def _close_idle(self, next_shares: tuple[int, ...]) -> None:
@@ -260,6 +312,7 @@ class Lane:
             tuple([_address(run) for run in carried]) if carried else (),
             0,
             tuple([_address(run) for run in self._held]) if self._held else (),
+            self._skipped,
         )
         return new_tuple(LaneState, fields)
 
@@ -267,14 +320,16 @@ class Lane:
         """Goes to `state`, on a lane that has made no row; what the packer held is asked for at once."""
         ledger = self.ledger
         ledger.rows, ledger.tokens, ledger.documents = state.rows, list(state.tokens), list(state.documents)
-        ledger.credits = state.credits
+        ledger.credits, self._skipped = state.credits, state.skipped
+        self._step = state.rows // self._plan.rows_per_step
+        if self.table.drops:
+            self._take_drops(self._step)
         for dataset, cursor in enumerate(state.cursors):
             if cursor is not None:
                 self._stream(dataset).restore(cursor, dict(state.counts[dataset]))
                 if self._ends and cursor.position >= self._ends[dataset]:
                     self._take_out([dataset])
-        shares = self.table.at(state.rows // self._plan.rows_per_step)
-        ledger.shares = shares_without(shares, self._gone)
+        ledger.shares = shares_without(self.table.at(self._step), self._gone)
         self._cursors, self._counts = list(state.cursors), list(state.counts)
         self.initial_state, self._base = state, state._replace(replay_rows=0)
         pieces = state.carry + state.held

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
-from collections import deque
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,13 +22,13 @@ from zephon.ending import Ending, describe_end
 from zephon.errors import ZephonError
 from zephon.feed import Feed
 from zephon.lane import Lane, LanePlan, LaneState, Row
+from zephon.mixture import Ledger, WorkSource
 from zephon.opened import Opened, open_recipe
 from zephon.options import LoaderOptions
 from zephon.progress import RankProgress, measure
 from zephon.recipe import Recipe
 from zephon.replay import DeliveryLog
 from zephon.runfolder import read_lock
-from zephon.schedule import ScheduleTable
 from zephon.state import (
     Progress,
     check_shared,
@@ -42,6 +40,7 @@ from zephon.state import (
     write_state,
 )
 from zephon.stream import Stream
+from zephon.updating import TableInForce
 
 _log = logging.getLogger("zephon")
 
@@ -60,8 +59,19 @@ class Loader:
     Also a context manager: leaving it, or `close()`, ends its workers at once.
     """
 
-    def __init__(self, opened: Opened, options: LoaderOptions, *, owns_opened: bool = False) -> None:
-        """Makes the loader of `options.dp_rank`; no data is read before the first batch is asked for."""
+    def __init__(
+        self,
+        opened: Opened,
+        options: LoaderOptions,
+        *,
+        owns_opened: bool = False,
+        watch: Callable[[Ledger, int, int], None] | None = None,
+    ) -> None:
+        """Makes the loader of `options.dp_rank`; no data is read before the first batch is asked for.
+
+        `watch` is called with the ledger of a lane, which it must not change, and what was chosen by it: a
+        dataset and for how many tokens at least, ahead of every draw.
+        """
         recipe = opened.recipe
         options.check(recipe.lanes, recipe.rows_per_step)
         self.opened, self.options = opened, options
@@ -74,7 +84,8 @@ class Loader:
         self._start_notes = [] if start is None else start.notes
         self.notes: list[str] = list(self._start_notes)
         """Which state the phase continues, and what a restore accepted although it differs."""
-        self._table = self._delivered_table = self._fitted(opened.table)
+        self._table = TableInForce(opened, options.updates)
+        self._watch = watch
         self._attempt = 0
         self._pid = os.getpid()
         self._lanes: dict[int, Lane] = {}
@@ -85,9 +96,6 @@ class Loader:
             _log.warning("the data end, and without `any_rank` rank %d ends alone", options.dp_rank)
         self._next: _Made | None = None
         self._is_over = False
-        self._delivered_step = 0
-        self._coming: deque[tuple[int, ScheduleTable]] = deque()
-        self._moved = threading.Condition()
         self._closed = False
         self._feed: Feed | None = None
         self._log = DeliveryLog.open(opened, options, self.lanes)
@@ -114,18 +122,18 @@ class Loader:
             rows_per_step=recipe.rows_per_step,
             seq_len=recipe.packing.seq_len,
             flush_every=opened.flush_every,
-            work_source=recipe.build_work_source(),
+            work_source=self._work_source(),
             make_packer=opened.packer.make,
             make_stream=self._make_stream,
             feed=feed,
+            drops_at=self._table.drops_at,
             ends=self._ends if recipe.is_finite else None,
             when_exhausted=recipe.when_exhausted,
         )
-        self._lanes = {lane: Lane(plan, lane, len(recipe.datasets), self._table) for lane in self.lanes}
+        self._lanes = {lane: Lane(plan, lane, len(recipe.datasets), self._table.mixed) for lane in self.lanes}
         for lane, state in states.items():
             self._lanes[lane].restore(state)
         self._delivered = {index: lane.initial_state for index, lane in self._lanes.items()}
-        self._delivered_step = self.num_steps
         self._batch_plan = BatchPlan(
             seq_len=recipe.packing.seq_len,
             datasets=recipe.names,
@@ -136,6 +144,10 @@ class Loader:
 
     def _ends(self, lane: int) -> tuple[int, ...]:
         return tuple(order.end(lane) for order in self.opened.orders)
+
+    def _work_source(self) -> WorkSource:
+        source = self.opened.recipe.build_work_source()
+        return source if self._watch is None else _Watched(source, self._watch)
 
     def _make_stream(self, dataset: int, lane: int) -> Stream:
         assert self._feed is not None
@@ -195,10 +207,8 @@ class Loader:
             self._source = run_ahead(self._steps, self._prefetch) if self._prefetch else self._steps()
         elif os.getpid() != self._pid:
             raise ZephonError("the loader was begun before a fork, which left its threads; make a new one")
-        if self.options.updates is not None:  # what waits for steps to be delivered waits for an update
-            with self._moved:
-                self._delivered_step = self.num_steps
-                self._moved.notify_all()
+        if self.options.updates is not None and self._inside() is None:
+            self._table.exchange(self.num_steps)
         try:
             return next(self._source)
         except StopIteration:
@@ -209,9 +219,7 @@ class Loader:
             raise StopIteration
         made, self._next = self._next or self._pull(), None
         assert not isinstance(made, bool)
-        table = self._delivered_table
-        while self._coming and self._coming[0][0] <= made.batch.step:
-            table = self._coming.popleft()[1]
+        table = self._table.upto(made.batch.step)
         if self._log is not None:
             try:
                 self._log.write(made.batch, self._attempt, table)
@@ -221,7 +229,8 @@ class Loader:
                 raise
         for row in made.rows:
             self._delivered[row.lane] = row.state
-        self._delivered_table = table
+        if self._log is not None and self._log.wants_snapshot(made.batch.step) and self._inside() is None:
+            self._log.snapshot(self.state_dict())
         return made.batch
 
     def _steps(self) -> Generator[_Made | bool, None, None]:
@@ -257,42 +266,14 @@ class Loader:
             row_number, place = row_number + 1, 0
 
     def _begin_step(self, step: int) -> None:
-        updates = self.options.updates
-        if updates is not None:
-            with self._moved:
-                self._moved.wait_for(
-                    lambda: self._closed or step <= self._delivered_step + updates.lead_steps
-                )
-            table = updates.update(step)
-            if table is not None:
-                self._take_table(self._fitted(table), step)
+        if self._table.begin(step):
+            for lane in self._lanes.values():
+                lane.table = self._table.mixed
         self._open_ahead(step)
-
-    def _fitted(self, table: ScheduleTable) -> ScheduleTable:
-        """Returns a table with the recipe's datasets, which may be more than it was made for."""
-        recipe, num_names = self.opened.recipe, len(table.names)
-        if table.names != recipe.names[:num_names]:
-            return table  # it is refused where it is compared
-        begun = frozenset[int]() if recipe.continues is None else recipe.continues.begun
-        return table.with_datasets(recipe.names, begun)
-
-    def _take_table(self, table: ScheduleTable, step: int) -> None:
-        differs = self._table.first_difference(table, step)
-        if differs is not None:
-            raise ZephonError.explained(
-                f"a schedule update at step {step} changes step {differs}",
-                got=f"shares {table.at(differs)} in place of {self._table.at(differs)}",
-                rule="the past cannot change: an update may differ from its own step on",
-                cure="propose the change for a later step",
-            )
-        self._table = table
-        self._coming.append((step, table))
-        for lane in self._lanes.values():
-            lane.table = table
 
     def _open_ahead(self, step: int) -> None:
         """Asks for the blocks of streams that begin with this step or the next."""
-        starts = self._table.starts
+        starts = self._table.mixed.starts
         fresh = self._feed is not None and not self._feed.num_streams
         if fresh or step in starts or step + 1 in starts:
             for lane in self._lanes.values():
@@ -306,7 +287,10 @@ class Loader:
 
         Flat, JSON inside, a few hundred bytes a lane; the union of all ranks' states is the run's state.
         """
-        progress = Progress(table=self._delivered_table, attempt=self._attempt, inside=self._inside())
+        table = self._table
+        progress = Progress(
+            table=table.delivered, attempt=self._attempt, inside=self._inside(), head=table.head
+        )
         return write_state(self.opened, progress, self._delivered)
 
     def progress(self) -> RankProgress:
@@ -344,10 +328,7 @@ class Loader:
             raise ZephonError(
                 "load_state_dict() comes before the first batch; make a new loader to go elsewhere"
             )
-        table = self._table
-        if self.options.updates is not None:
-            table = self.options.updates.update(saved_steps(state)) or table
-        table = self._fitted(table)
+        table = self._table.restore(saved_steps(state))
         shared, notes = check_shared(state, self.opened, table, allow, lambda: _earlier_lock(self.options))
         num_datasets = len(self.opened.recipe.datasets)
         num_saved = shared.num_datasets(self.opened.recipe.names)
@@ -363,7 +344,7 @@ class Loader:
         self.notes, self._attempt = self._start_notes + notes, shared.attempt + 1
         for note in notes:
             _log.warning("restore: %s", note)
-        self._table = self._delivered_table = table
+        self._table.take(table, shared.steps)
         self._reset(states)
 
     # Ending -----------------------------------------------------------------------------------------------
@@ -371,8 +352,7 @@ class Loader:
     def close(self) -> None:
         """Ends threads and processes at once; a closed loader gives no more batches."""
         self._closed = True
-        with self._moved:
-            self._moved.notify_all()
+        self._table.close()
         if self._feed is not None:
             self._feed.close()
         source, self._source, self._next = self._source, None, None
@@ -389,6 +369,20 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A work source of which somebody sees every choice."""
+
+    source: WorkSource
+    watch: Callable[[Ledger, int, int], None]
+
+    def choose(self, ledger: Ledger) -> tuple[int, int]:
+        """Returns what the work source chooses."""
+        dataset, at_least = self.source.choose(ledger)
+        self.watch(ledger, dataset, at_least)
+        return dataset, at_least
 
 
 def open_loader(recipe: Recipe, options: LoaderOptions) -> Loader:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from zephon.batch import Batch, digest
 from zephon.errors import StateError
 from zephon.runfolder import LogFile, read_lines
@@ -67,6 +69,19 @@ class _LaneRows:
             return None
         value = bytes(self.digests[at : at + DIGEST_BYTES])
         return None if value == ABSENT else value
+
+    def compare_with(self, other: _LaneRows) -> tuple[int, int | None]:
+        """Returns (rows that both have, the first of them that differs or None)."""
+        first = max(self.first, other.first)
+        ours, theirs = (
+            np.frombuffer(rows.digests, dtype=f"V{DIGEST_BYTES}")[first - rows.first :]
+            for rows in (self, other)
+        )
+        num = min(len(ours), len(theirs))
+        absent = np.void(ABSENT)
+        both = (ours[:num] != absent) & (theirs[:num] != absent)
+        differ = np.flatnonzero(both & (ours[:num] != theirs[:num]))
+        return int(both.sum()), first + int(differ[0]) if len(differ) else None
 
     def source(self, row: int) -> int:
         return self.sources[bisect_right(self.sources, row, key=lambda source: source[0]) - 1][1]
@@ -178,6 +193,25 @@ class LoggedRows:
             for (lane, row, found), value in zip(digest(batch), logged, strict=True)
             if value is not None and found != value.hex()
         ]
+
+    def digest(self, lane: int, row: int) -> str | None:
+        """Returns the digest of a row, as hex; None where the log has none."""
+        value = self._rows[lane].get(row) if lane in self.lanes else None
+        return None if value is None else value.hex()
+
+    def compare_with(self, other: LoggedRows) -> tuple[int, tuple[int, int] | None]:
+        """Returns (rows that both have, (lane, row) of the first of them that differs or None).
+
+        The first in the order of (step, lane, row); of lanes that both were made for.
+        """
+        num_rows, found = 0, []
+        for lane in sorted({*self.lanes} & {*other.lanes}):
+            count, row = self._rows[lane].compare_with(other._rows[lane])
+            num_rows += count
+            if row is not None:
+                found.append((row // self._rows_per_step, lane, row))
+        first = min(found, default=None)
+        return num_rows, None if first is None else first[1:]
 
     def tokens(self, step: int) -> list[int] | None:
         """Returns the tokens by dataset of a step; None where rows are missing, or count only in part."""

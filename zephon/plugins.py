@@ -32,6 +32,8 @@ ROLES = (
     "work_sources",
     "schedules",
     "controllers",
+    "updates",
+    "states",
     "executors",
 )
 

@@ -227,13 +227,13 @@ class Prepare:
                 fault = Fault("too_long", got, f"a document has at most seq_len = {rule.max_tokens} tokens")
                 raise self._fault_error(request.dataset, read.addresses, 0, fault)
             block.end = int(block.positions[over[0] - 1]) + 1
-            _keep(block, np.arange(len(block.lengths)) < over[0], block.lengths)
+            keep_documents(block, np.arange(len(block.lengths)) < over[0], block.lengths)
             return
         kind = "dropped" if rule.overlong == DROP else "truncated"
         block.events = sorted(block.events + [Event(i, kind, 1) for i in over.tolist()])
         kept = np.ones(len(block.lengths), dtype=np.bool_)
         kept[over] = rule.overlong != DROP
-        _keep(block, kept, np.minimum(block.lengths, rule.max_tokens))
+        keep_documents(block, kept, np.minimum(block.lengths, rule.max_tokens))
 
 
 def _drop_empty(block: Block, num_special: int) -> None:
@@ -242,10 +242,10 @@ def _drop_empty(block: Block, num_special: int) -> None:
     bad = {event.before for event in block.events if event.kind == "bad"}
     empty = [Event(i, "empty", 1) for i in np.flatnonzero(~kept).tolist() if i not in bad]
     block.events = sorted(block.events + empty)
-    _keep(block, kept, block.lengths)
+    keep_documents(block, kept, block.lengths)
 
 
-def _keep(block: Block, kept: NDArray[np.bool_], lengths: Int64) -> None:
+def keep_documents(block: Block, kept: NDArray[np.bool_], lengths: Int64) -> None:
     """Leaves in `block` the documents that are `kept`, cut to `lengths`."""
     starts = np.cumsum(block.lengths) - block.lengths
     parts = [block.tokens[starts[i] : starts[i] + lengths[i]] for i in np.flatnonzero(kept).tolist()]

@@ -66,6 +66,9 @@ class Recipe:
     catalogue: str = ""
     """A folder or URL where `zephon index` wrote what there is of the datasets, so that no launch lists or
     opens their files; no part of the fingerprint."""
+    controller: Config | None = None
+    """What changes the schedule by what the run measures, with its `kind`; no part of the fingerprint: its
+    decisions are amendments."""
     continues: Start | None = None
     """The state of an earlier phase that this one begins with; `continue_from` sets it."""
     base: Path = field(default_factory=Path, compare=False)
@@ -235,6 +238,7 @@ class Recipe:
             work_source={"kind": "mixture"},
             total_steps=None,
             when_exhausted=PAD,
+            controller=None,
             continues=None,
         )
 

@@ -32,6 +32,7 @@ from zephon.runfolder import (
     read_recipe,
 )
 from zephon.schedule import ScheduleTable
+from zephon.snapshots import SNAPSHOT_STEPS, write_snapshot
 
 MAX_CHANGES = 8
 
@@ -205,6 +206,15 @@ class DeliveryLog:
             self.replay.check(batch)
         if self.log is not None:
             self.log.write(batch, restores, table)
+
+    def wants_snapshot(self, step: int) -> bool:
+        """Returns whether the state after the last batch of `step` is kept."""
+        return self.log is not None and (step + 1) % SNAPSHOT_STEPS == 0
+
+    def snapshot(self, state: Mapping[str, Any]) -> None:
+        """Keeps a state of this rank in the run folder."""
+        assert self.log is not None
+        write_snapshot(self.log.folder, state, self.log.ranks.dp_rank, self.log.attempt)
 
     def close(self) -> None:
         """Ends both."""

@@ -58,9 +58,12 @@ class BatchLog:
 
     def __init__(self, folder: Path, ranks: Ranks, opened: Opened) -> None:
         """Writes below `folder`, from the first batch on, so a restore that is refused leaves it as it is."""
-        self._folder, self._ranks, self._opened = folder / BATCHES, ranks, opened
+        self.folder, self.ranks, self._opened = folder, ranks, opened
+        self._folder = folder / BATCHES
         self._stream: IO[str] | None = None
         self._table: ScheduleTable | None = None
+        self.attempt = 0
+        """The number of the file that is written."""
 
     @classmethod
     def open(cls, opened: Opened, folder: Path | None, ranks: Ranks) -> BatchLog | None:
@@ -79,9 +82,9 @@ class BatchLog:
     def _start(self, restores: int, table: ScheduleTable) -> IO[str]:
         """Returns the file of this attempt, numbered after all of this rank and all with one of its lanes."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        ranks, attempt = self._ranks, restores
+        ranks, attempt = self.ranks, restores
         if ranks.dp_rank == 0:
-            _write_description(self._opened, self._folder.parent)
+            _write_description(self._opened, self.folder)
         for path in reversed(log_files(self._folder)):  # of thousands, the heads of the newest are read
             if _attempt(path) < attempt:
                 break
@@ -93,6 +96,7 @@ class BatchLog:
         stream = (self._folder / f"rank_{ranks.dp_rank:05d}_{attempt:05d}.jsonl").open(
             "x", encoding="utf-8", buffering=1
         )
+        self.attempt = attempt
         head = {
             "attempt": attempt,
             "rank": ranks.dp_rank,
@@ -109,8 +113,8 @@ class BatchLog:
     def _take_table(self, table: ScheduleTable) -> str:
         """Returns the hash of `table`, which rank 0 writes down."""
         self._table = table
-        if self._ranks.dp_rank == 0:
-            _write_table(table, self._folder.parent)
+        if self.ranks.dp_rank == 0:
+            _write_table(table, self.folder)
         return table.hash()
 
     def write(self, batch: Batch, restores: int, table: ScheduleTable) -> None:

@@ -61,13 +61,22 @@ class ScheduleUpdates(Protocol):
 
     lead_steps: int
     """The loader mixes rows of at most this many steps after the step that is being delivered."""
+    head: str
+    """Hash of the newest entry of the log that the updates come from; states keep it. Equal on all ranks."""
+
+    def exchange(self, step: int) -> None:
+        """Agrees with all ranks on the updates from step + lead_steps + 1 on; collective.
+
+        Called once for each step, in the thread that takes the batches, before the first of the step is.
+        """
+        ...
 
     def update(self, step: int) -> ScheduleTable | None:
         """Returns the table in force from `step` on, or None where nothing changes.
 
-        Called for each step, in order, before the first row of the step is mixed; and for the first step
-        after a restore, whose state was taken with the table's shares of all earlier steps. The table may
-        differ from the one in force only at steps >= `step`.
+        Called for each step, in order, before the first row of the step is mixed, maybe in a thread of its
+        own; and for the first step after a restore, whose state was taken with the table's shares of all
+        earlier steps. The table may differ from the one in force only at steps >= `step`.
         """
         ...
 
@@ -130,6 +139,20 @@ def _rounded(quotas: Sequence[Fraction]) -> tuple[int, ...]:
     return tuple(shares)
 
 
+@dataclass(frozen=True)
+class Drop:
+    """Documents that are dropped: each one of which the first piece would be drawn at a step >= `step`."""
+
+    step: int
+    documents: tuple[tuple[str, str, int], ...]
+    """(dataset, file, record in it), sorted."""
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """Returns the SHA-256 of step and documents, as hex."""
+        return hashlib.sha256(json.dumps([self.step, self.documents]).encode()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleTable:
     """The compiled schedule: shares[k] hold from step starts[k] until the next start, the last for ever."""
@@ -139,6 +162,10 @@ class ScheduleTable:
     shares: tuple[tuple[int, ...], ...]
     begun: frozenset[int] = field(default=frozenset(), compare=False)
     """Datasets that had a share before step 0, in a phase that this one continues."""
+    skips: tuple[tuple[int, int], ...] = ()
+    """(a, b), ascending and apart: ahead of step a each lane draws and drops the rows of steps [a, b)."""
+    drops: tuple[Drop, ...] = ()
+    """Ascending by step."""
     fresh: Mapping[int, tuple[int, ...]] = field(init=False, compare=False, repr=False)
     """Step -> the datasets that get their first share at it."""
 
@@ -180,24 +207,44 @@ class ScheduleTable:
             return self
         more = (0,) * (len(names) - len(self.names))
         shares = tuple((entry + more)[: len(names)] for entry in self.shares)
-        return ScheduleTable(names, self.starts, shares, begun)
+        return ScheduleTable(names, self.starts, shares, begun, self.skips, self.drops)
+
+    def skip_end(self, step: int) -> int:
+        """Returns b where the rows of steps [step, b) are dropped ahead of `step`; else `step`."""
+        return next((b for a, b in self.skips if a == step), step)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the table as JSON data; the inverse of `from_json`."""
-        return {
+        drops = [{"step": drop.step, "documents": [list(d) for d in drop.documents]} for drop in self.drops]
+        return self._as_json() | ({"drops": drops} if drops else {})
+
+    def _as_json(self) -> dict[str, Any]:
+        """Returns the table without what is dropped."""
+        table: dict[str, Any] = {
             "names": list(self.names),
             "starts": list(self.starts),
             "shares": [list(s) for s in self.shares],
         }
+        return table | ({"skips": [list(skip) for skip in self.skips]} if self.skips else {})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ScheduleTable:
         """Returns the table that `to_json` wrote."""
-        return cls(tuple(data["names"]), tuple(data["starts"]), tuple(tuple(s) for s in data["shares"]))
+        return cls(
+            tuple(data["names"]),
+            tuple(data["starts"]),
+            tuple(tuple(s) for s in data["shares"]),
+            skips=tuple((a, b) for a, b in data.get("skips", ())),
+            drops=tuple(
+                Drop(drop["step"], tuple((d, f, r) for d, f, r in drop["documents"]))
+                for drop in data.get("drops", ())
+            ),
+        )
 
     def hash(self) -> str:
         """Returns the SHA-256 of the whole table, as hex."""
-        return hashlib.sha256(json.dumps(self.to_json(), separators=(",", ":")).encode()).hexdigest()
+        table = self._as_json() | ({"drops": [drop.hash for drop in self.drops]} if self.drops else {})
+        return hashlib.sha256(json.dumps(table, separators=(",", ":")).encode()).hexdigest()
 
     def past(self, num_steps: int) -> tuple[str, list[str]]:
         """Returns (rolling hash of the shares of steps [0, num_steps), one short hash per BLOCK_STEPS)."""
@@ -220,14 +267,19 @@ class ScheduleTable:
                 runs[-1] = (runs[-1][0] + b - a, shares)
             else:
                 runs.append((b - a, shares))
-        return hashlib.sha256(json.dumps(runs).encode()).hexdigest()
+        skips = [skip for skip in self.skips if first <= skip[0] < last]
+        drops = [(drop.step, drop.hash) for drop in self.drops if first <= drop.step < last]
+        block = [runs, skips, drops] if skips or drops else runs
+        return hashlib.sha256(json.dumps(block).encode()).hexdigest()
 
     def first_difference(self, other: ScheduleTable, num_steps: int) -> int | None:
-        """Returns the first step in [0, num_steps) of which the shares differ, or None."""
+        """Returns the first step in [0, num_steps) of which shares, skips or drops differ, or None."""
         if self.names != other.names:
             return 0 if num_steps else None
-        for step in sorted({*self.starts, *other.starts}):
-            if step < num_steps and self.at(step) != other.at(step):
+        skips = {a for a, _ in {*self.skips} ^ {*other.skips}}
+        drops = {drop.step for drop in {*self.drops} ^ {*other.drops}}
+        for step in sorted({*self.starts, *other.starts, *skips, *drops}):
+            if step < num_steps and (step in skips or step in drops or self.at(step) != other.at(step)):
                 return step
         return None
 

@@ -42,6 +42,8 @@ class Progress:
     """Restores before this one."""
     inside: tuple[int, int] | None
     """(dp_world_size, micro_batch_size) where the state is taken inside a step, else None."""
+    head: str = ""
+    """Hash of the newest entry of the log that the table comes from."""
 
 
 def write_state(opened: Opened, progress: Progress, lanes: Mapping[int, LaneState]) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def write_state(opened: Opened, progress: Progress, lanes: Mapping[int, LaneStat
                 "steps": step,
                 "past": rolling,
                 "blocks": blocks,
-                "head": "",
+                "head": progress.head,
                 "attempt": progress.attempt,
             }
             | ({"waiting": waiting} if waiting else {})
@@ -91,6 +93,8 @@ def _dump_lane(lane: int, state: LaneState, inside: tuple[int, int] | None) -> s
         entry["replay_rows"] = state.replay_rows
     if state.held:
         entry["held"] = state.held
+    if state.skipped:
+        entry["skipped"] = state.skipped
     if inside is not None:
         entry["inside"] = inside
     return json.dumps(entry, separators=(",", ":"))
@@ -117,6 +121,7 @@ def read_lane(
             carry=tuple(_piece(piece) for piece in entry.get("carry", ())),
             replay_rows=_whole(entry.get("replay_rows", 0)),
             held=tuple(_piece(piece) for piece in entry.get("held", ())),
+            skipped=_wholes(entry["skipped"], num_datasets) if "skipped" in entry else (),
         )
         if (last := max((piece.dataset for piece in state.carry + state.held), default=0)) >= num_datasets:
             raise ValueError(f"a carried piece is of dataset {last}")
@@ -144,6 +149,7 @@ def _with_datasets(state: LaneState, num_added: int) -> LaneState:
         credits=state.credits + zeros,
         cursors=state.cursors + (None,) * num_added,
         counts=state.counts + ((),) * num_added,
+        skipped=state.skipped + zeros if state.skipped else (),
     )
 
 

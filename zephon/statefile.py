@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from zephon import plugins
 from zephon.errors import StateError
 
 FILE_VERSION = 1
@@ -41,6 +42,34 @@ def _text(name: object, value: object) -> str | int:
     raise TypeError(
         f"`state` must be what state_dict() returned, got {type(value).__name__} for {name!r}; "
         "give the loader's own entries"
+    )
+
+
+def find_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the state in a file of `write_state_file`, or in a trainer's checkpoint folder.
+
+    Plugins of the role `zephon.states` read folders: functions of the path that raise `StateError` where it
+    is none of theirs.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return read_state_file(path)
+    refusals: list[StateError] = []
+    readers = plugins.load_all("states")
+    for read in readers.values():
+        try:
+            found: dict[str, Any] = read(path)
+        except StateError as error:
+            refusals.append(error)
+        else:
+            return found
+    if len(refusals) == 1:
+        raise refusals[0]
+    raise StateError.explained(
+        f"the folder {str(path)!r} holds no state that can be read",
+        got=f"a folder, and readers of checkpoints by {', '.join(readers) or 'no plugin'}",
+        rule="a state is a file of zephon.write_state_file, or a checkpoint that a plugin reads",
+        cure="install the plugin of the trainer, such as zephon-torchtitan; or name a state file",
     )
 
 

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from zephon.errors import DataError, StateError
 from zephon.feed import Feed, Ticket
 from zephon.order import ENDLESS
-from zephon.prepare import Block, Event, Request
+from zephon.prepare import Block, Event, Request, keep_documents
+
+if TYPE_CHECKING:
+    from zephon.dropped import IsDropped
 
 MANY_TOKENLESS = 1000
 """After so many documents in a row without tokens, an epoch of the group is searched for any with tokens."""
+MANY_EPOCHS = 64
+"""After so many epochs of which the amendments drop every document, there is none left for the lane."""
+SKIPPED = "skipped"
+"""The kind of event of a document that an amendment drops."""
 FIRST_BLOCK = 8
 """The first block of a stream has this part of the usual size, so that the first step comes soon. Each one
 after has twice the size of the one before, up to the usual: streams seldom drawn from cost little."""
@@ -60,9 +69,9 @@ class Stream:
     """The documents of one dataset in one lane, in order, to its end or for ever."""
 
     __slots__ = (
-        "_at", "_block", "_document", "_end", "_ends", "_feed", "_group", "_has_text", "_is_open", "_lane",
-        "_max_bad", "_name", "_offset", "_pending", "_period", "_positions", "_size", "_trailing", "counts",
-        "cursor", "dataset",
+        "_at", "_block", "_document", "_end", "_ends", "_feed", "_group", "_has_text", "_is_dropped",
+        "_is_open", "_lane", "_max_bad", "_name", "_offset", "_pending", "_period", "_positions", "_size",
+        "_trailing", "counts", "cursor", "dataset",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +81,7 @@ class Stream:
         self._feed, self.dataset, self._lane, self._name = feed, dataset, lane, name
         self._group, self._max_bad, self._end, self._period = group, max_bad, end, period
         self._is_open = False
+        self._is_dropped: IsDropped | None = None
         self._pending: Ticket | None = None
         self._block: Block | None = None
         self._ends: list[int] = []
@@ -81,12 +91,29 @@ class Stream:
         self._trailing: list[Event] = []
         self.cursor = Cursor()
         self.counts: Counts = ()
-        """Documents passed so far that were empty, bad, dropped, truncated, held out or had surrogates
-        replaced."""
+        """Documents passed so far that were empty, bad, dropped, truncated, held out, skipped by an amendment
+        or had surrogates replaced."""
 
     def restore(self, cursor: Cursor, counts: Mapping[str, int]) -> None:
         """Goes to where `cursor` and `counts` were taken; before the first draw."""
         self.cursor, self.counts = cursor, tuple(sorted(counts.items()))
+
+    def drop(self, is_dropped: IsDropped | None) -> None:
+        """Passes over the documents of which `is_dropped` says so, of those that are not begun."""
+        self._is_dropped = is_dropped
+        block, first = self._block, self._document
+        if is_dropped is None or block is None or first >= len(self._ends):
+            return
+        rest = Block(
+            block.tokens[self._at - self._offset :],
+            block.lengths[first:],
+            block.positions[first:],
+            block.end,
+            [Event(e.before - first, e.kind, e.number) for e in block.events if e.before >= first],
+        )
+        if self._pass_over(rest, is_begun=self._offset > 0):
+            self._use(rest)
+            self._at = self._offset
 
     def open(self) -> None:
         """Asks for the first block, so that it is there at the first draw; does nothing when open."""
@@ -153,22 +180,45 @@ class Stream:
             self._ask(block.end, self._size)
             if self._trailing:
                 block.events = [Event(0, e.kind, e.number) for e in self._trailing] + block.events
+            if self._is_dropped is not None:
+                self._pass_over(block, is_begun=self.cursor.offset > 0)
             if len(block.lengths):
                 self._begin(block)
                 return True
             self._trailing = _summed(block.events)
-            held_out = sum(event.number for event in self._trailing if event.kind == "held_out")
-            passed = block.end - self.cursor.position - held_out
+            passed = block.end - self.cursor.position
+            passed -= sum(event.number for event in self._trailing if event.kind in ("held_out", SKIPPED))
             if not self._has_text and passed >= MANY_TOKENLESS:
                 self._find_text()
+            if self._is_dropped is not None:
+                self._refuse_none_left(block.end - self.cursor.position)
             if block.end - self.cursor.position >= self._period:
                 self._refuse_period()
             self._refuse_bad(dict(self.counts), self._trailing)
         self._finish()
         return False
 
+    def _pass_over(self, block: Block, *, is_begun: bool) -> bool:
+        """Takes the dropped documents out of `block`, not the first if it `is_begun`; returns whether any."""
+        assert self._is_dropped is not None
+        if not len(block.lengths):
+            return False
+        dropped = self._is_dropped(block.positions)
+        dropped[:1] &= not is_begun
+        if not dropped.any():
+            return False
+        events = [Event(i, SKIPPED, 1) for i in np.flatnonzero(dropped).tolist()]
+        block.events = sorted(block.events + events)
+        keep_documents(block, ~dropped, block.lengths)
+        return True
+
     def _begin(self, block: Block) -> None:
         """Makes `block`, which has documents, the one that is drawn from."""
+        self._use(block)
+        if self.cursor.offset:
+            self._skip_drawn(int(block.positions[0]), int(block.lengths[0]))
+
+    def _use(self, block: Block) -> None:
         self._trailing = [event for event in block.events if event.before >= len(block.lengths)]
         self._block, self._ends, self._positions = (
             block,
@@ -176,8 +226,6 @@ class Stream:
             block.positions.tolist(),
         )
         self._document = self._at = 0
-        if self.cursor.offset:
-            self._skip_drawn(int(block.positions[0]), int(block.lengths[0]))
 
     def _finish(self) -> None:
         """Goes to the end, past documents without tokens, which are counted."""
@@ -222,6 +270,17 @@ class Stream:
                 got=f"{bad} skipped",
                 rule=f"a lane may skip at most max_bad = {self._max_bad}",
                 cure="mend the data, or raise max_bad for this dataset",
+            )
+
+    def _refuse_none_left(self, num_positions: int) -> None:
+        """Refuses a lane of which the amendments drop every document of many epochs."""
+        lanes, num_documents = self._group
+        if num_positions >= MANY_TOKENLESS + MANY_EPOCHS * (1 + num_documents // len(lanes)):
+            raise DataError.explained(
+                f"dataset {self._name!r}, lane {self._lane}: the amendments drop all documents of the lane",
+                got=f"{num_positions:,} documents in turn that are dropped or have no tokens",
+                rule="a dataset with a share has documents",
+                cure=f"retire {self._name}, or drop fewer of its documents",
             )
 
     def _refuse_period(self) -> None:

@@ -74,7 +74,7 @@ class StreamReader:
         self._spool = origin.cache / "spool"
         dataset = origin.dataset
         self._content = [f"stream {_VERSION}", source.kind, dataset.text, dataset.tokens, dataset.on_error]
-        self._labels = labels(origin.files)
+        self.labels = labels(origin.files)
         self._reset()
 
     def _reset(self) -> None:
@@ -118,7 +118,7 @@ class StreamReader:
     def where(self, chunk: int, record: int) -> tuple[str, int]:
         """Returns the file's name and the record's number in it."""
         file, window = split_chunk(chunk)
-        return self._labels[file], window * WINDOW_RECORDS + record
+        return self.labels[file], window * WINDOW_RECORDS + record
 
     def chunks(self) -> Chunks:
         """Returns the files, of which nobody knows the documents: one stands for each."""

@@ -27,7 +27,9 @@ WHOLE = (
     "seed", "lanes", "global_batch_size", "total_steps", "flush_every", "when_exhausted", "catalogue",
 )  # fmt: skip
 """Fields of `Recipe` that are taken as they are."""
-TOP = (*WHOLE, "tokenize", "packing", "schedule", "work_source", "datasets", "continue_from")
+TOP = (
+    *WHOLE, "tokenize", "packing", "schedule", "work_source", "controller", "datasets", "continue_from",
+)  # fmt: skip
 SETTINGS = (
     "kind", "text", "tokens", "dtype", "columns", "where", "limit", "stream",
     "on_error", "max_bad", "order", "max_epochs",
@@ -143,6 +145,8 @@ def recipe_from_table(table: Mapping[str, Any], base: Path) -> Recipe:
     )
     if "work_source" in table:
         recipe = replace(recipe, work_source=_table(table, "work_source"))
+    if "controller" in table:
+        recipe = replace(recipe, controller=_table(table, "controller"))
     return _continued(recipe, table["continue_from"]) if "continue_from" in table else recipe
 
 
@@ -224,6 +228,8 @@ def write_recipe(recipe: Recipe) -> str:
         "schedule": _schedule_config(recipe),
         "work_source": dict(recipe.work_source),
     }
+    if recipe.controller is not None:
+        tables["controller"] = dict(recipe.controller)
     tables["packing"] = {"kind": recipe.packing.kind, "seq_len": recipe.packing.seq_len} | tables["packing"]
     tables["packing"] |= dict(recipe.packing.options)
     for name, table in tables.items():

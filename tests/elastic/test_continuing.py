@@ -319,16 +319,16 @@ def test_first_credits_come_once_over_all_phases() -> None:
     state = state_at(open_small(small(schedule=Constant(even))), 3)
     second = open_small(small(schedule=Stages({0: even, 2: all_three})).continue_from(state))
     with loaders(second) as (loader,):
-        assert loader._table.fresh == {2: (2,)}
+        assert loader._table.mixed.fresh == {2: (2,)}
         assert loader._table.first_active() == (0, 0, 2)
         take_steps([loader], 3)
         late = loader.state_dict()
     third = open_small(small(schedule=Constant(all_three)).continue_from(late))
     with loaders(third) as (loader,):
-        assert loader._table.fresh == {}
+        assert loader._table.mixed.fresh == {}
     early = open_small(small(schedule=Constant(all_three)).continue_from(state_at(second, 2)))
     with loaders(early) as (loader,):
-        assert loader._table.fresh == {0: (2,)}
+        assert loader._table.mixed.fresh == {0: (2,)}
 
 
 def test_a_share_that_no_step_of_a_state_has_reached_is_none() -> None:
@@ -383,7 +383,7 @@ def test_a_dataset_added_in_a_phase_that_continues() -> None:
     assert go_on(opened, state_at(without, 2), 6, 2) == expected[2:]
     with loaders(opened) as (loader,):
         assert "added: z, from step 4 on" in loader.notes
-        assert loader._table.fresh == {4: (3,)}
+        assert loader._table.mixed.fresh == {4: (3,)}
 
 
 # A packer that cannot say what it holds ---------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 
 from tests.helpers import digest_of, digests, loaders, make_recipe, open_small, take_steps, union, words
 from zephon.errors import ZephonError
+from zephon.loader import Loader
+from zephon.mixture import Ledger
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
@@ -37,6 +41,11 @@ class Updates:
     tables: dict[int, ScheduleTable] = field(default_factory=dict)
     lead_steps: int = 2
     asked: list[int] = field(default_factory=list)
+    exchanged: list[int] = field(default_factory=list)
+    head: str = ""
+
+    def exchange(self, step: int) -> None:
+        self.exchanged.append(step)
 
     def update(self, step: int) -> ScheduleTable | None:
         self.asked.append(step)
@@ -63,9 +72,11 @@ def test_every_rank_takes_it_at_the_same_step(world: int) -> None:
     opened = open_small(recipe({0: WEB}))
     new = table({0: WEB, 4: {"web": 1, "code": 2}})
     ranks_updates = [Updates({4: new}) for _ in range(world)]
-    with loaders(opened, world) as ranks:
-        for loader, updates in zip(ranks, ranks_updates, strict=True):
-            loader.options = replace(loader.options, updates=updates)
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(Loader(opened, replace(INLINE, dp_rank=r, dp_world_size=world, updates=each)))
+            for r, each in enumerate(ranks_updates)
+        ]
         assert [digest_of(step) for step in take_steps(ranks, 8)] == expected
 
 
@@ -186,3 +197,77 @@ def test_closing_wakes_a_loader_that_waits_for_its_lead() -> None:
         next(ranks[0])
     time.sleep(0.3)
     assert not [thread for thread in threading.enumerate() if thread.name == "zephon-rows"]
+
+
+# Agreeing with other ranks ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("prefetch", "micro"), [(0, 1), (0, 4), (4, 2)])
+def test_ranks_agree_once_a_step_before_its_first_batch_in_the_thread_that_takes_it(
+    prefetch: int, micro: int
+) -> None:
+    threads: list[threading.Thread] = []
+
+    class Exchanging(Updates):
+        def exchange(self, step: int) -> None:
+            threads.append(threading.current_thread())
+            super().exchange(step)
+
+    updates = Exchanging()
+    options = LoaderOptions(workers=1, prefetch=prefetch, micro_batch_size=micro)
+    with loaders(open_small(recipe({0: WEB})), 1, options, updates=updates) as (loader,):
+        state = union([loader])
+        for step in range(3):
+            assert updates.exchanged == list(range(step))
+            take_steps([loader], 1)
+            if step == 1:
+                state = union([loader])
+    assert set(threads) == {threading.current_thread()}
+    again = Updates()
+    with loaders(open_small(recipe({0: WEB})), 1, options, updates=again) as (loader,):
+        loader.load_state_dict(state)
+        assert again.exchanged == []
+        take_steps([loader], 2)
+    assert again.exchanged == [2, 3]
+
+
+def test_what_is_agreed_on_at_a_step_is_in_force_past_the_lead_at_any_prefetch() -> None:
+    """Rows are mixed ahead of what is agreed on, but never so far that it could reach them."""
+    new = table({0: WEB, 6: CODE})
+
+    class AtThree(Updates):
+        def exchange(self, step: int) -> None:
+            if step == 3:
+                self.now = new
+
+        def update(self, step: int) -> ScheduleTable | None:
+            return getattr(self, "now", None)
+
+    expected = digests(open_small(recipe({0: WEB, 6: CODE})), 9)
+    for prefetch in (0, 1, 8):
+        options = LoaderOptions(workers=1, prefetch=prefetch)
+        opened = open_small(recipe({0: WEB}))
+        with loaders(opened, 1, options, updates=AtThree(lead_steps=2)) as ranks:
+            assert [digest_of(step) for step in take_steps(ranks, 9)] == expected
+
+
+def test_a_state_has_the_head_of_the_log() -> None:
+    with loaders(open_small(recipe({0: WEB})), updates=Updates(head="abc")) as ranks:
+        take_steps(ranks, 1)
+        assert json.loads(union(ranks)["schedule"])["head"] == "abc"
+
+
+def test_who_watches_sees_every_choice_and_the_ledger_it_was_made_by() -> None:
+    seen: list[tuple[int, int, tuple[int, ...], int]] = []
+    opened = open_small(recipe({0: {"web": 1, "code": 1}}))
+
+    def watch(ledger: Ledger, dataset: int, at_least: int) -> None:
+        seen.append((ledger.lane, ledger.rows, ledger.credits, dataset))
+
+    with Loader(opened, INLINE, watch=watch) as loader:
+        expected = digests(opened, 3)
+        assert [digest_of(step) for step in take_steps([loader], 3)] == expected
+    assert {(lane, rows) for lane, rows, _, _ in seen} == {
+        (lane, row) for lane in range(4) for row in range(3)
+    }
+    assert all(credits[dataset] == max(credits) for _, _, credits, dataset in seen)

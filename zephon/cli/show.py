@@ -5,15 +5,14 @@ Upstream: the shell. Downstream: `zephon.loader`, whose batches name every piece
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from zephon.batch import Batch, Pieces
+from zephon.batch import Batch
 from zephon.cli.common import (
     BackendOption,
     CacheOption,
@@ -30,39 +29,12 @@ from zephon.cli.common import (
     write_json,
     write_table,
 )
+from zephon.described import DescribedRow, describe_rows
 from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.schedule import PARTS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownPiece:
-    """One piece of a row: where it comes from and what it says."""
-
-    dataset: str
-    file: str
-    record: int
-    """Number of the record in its file, from 0."""
-    position: int
-    """Place of the document in the lane's order of its dataset."""
-    offset: int
-    """Tokens of the document before this piece."""
-    begin: int
-    """First token of the piece in the row; it ends before `begin + num_tokens`."""
-    num_tokens: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownRow:
-    """One packed training sequence."""
-
-    lane: int
-    row: int
-    """Number of the row in its lane."""
-    pieces: tuple[ShownPiece, ...]
-    padding_tokens: int
+from zephon.tokenizer import Encoder
 
 
 def show(
@@ -90,9 +62,9 @@ def show(
         shares = shares_of_step(opened, batch, lane)
     if as_json:
         head = {"step": chosen, "trainer_step": chosen + 1, "datasets": shares}
-        write_json(head | {"rows": [asdict(row) for row in rows]})
+        write_json(head | {"rows": [row_json(row, opened.encoder) for row in rows]})
     else:
-        draw(chosen, shares, rows, width)
+        draw(chosen, shares, rows, opened.encoder, width)
 
 
 def batch_of_step(opened: Opened, step: int, lane: int | None, progress: LateProgress) -> Batch:
@@ -111,37 +83,10 @@ def batch_of_step(opened: Opened, step: int, lane: int | None, progress: LatePro
         raise ValueError(f"--step must be a step of the run, got {step}; the data end at {loader.num_steps}")
 
 
-def describe_rows(opened: Opened, batch: Batch) -> Iterator[ShownRow]:
-    """Yields the rows of a batch in (lane, row) order."""
-    columns = batch.pieces
-    for index in np.lexsort((batch.rows, batch.lanes)).tolist():
-        pieces = tuple(_pieces_of(opened, batch, columns, index))
-        filled = sum(piece.num_tokens for piece in pieces)
-        yield ShownRow(
-            lane=int(batch.lanes[index]),
-            row=int(batch.rows[index]),
-            pieces=pieces,
-            padding_tokens=batch.inputs.shape[1] - filled,
-        )
-
-
-def _pieces_of(opened: Opened, batch: Batch, columns: Pieces, index: int) -> Iterator[ShownPiece]:
-    lane, begin = int(batch.lanes[index]), 0
-    for at in np.flatnonzero(columns.row == index).tolist():
-        dataset, position, length = (int(c[at]) for c in (columns.dataset, columns.position, columns.length))
-        address = opened.locate(dataset, lane, np.array([position], dtype=np.int64))
-        file, record = opened.readers[dataset].where(int(address.chunk[0]), int(address.record[0]))
-        yield ShownPiece(
-            dataset=batch.datasets[dataset],
-            file=file,
-            record=record,
-            position=position,
-            offset=int(columns.offset[at]),
-            begin=begin,
-            num_tokens=length,
-            text=opened.encoder.decode(batch.inputs[index, begin : begin + length]),
-        )
-        begin += length
+def row_json(row: DescribedRow, encoder: Encoder) -> dict[str, Any]:
+    """Returns a row as JSON data, with the text of every piece."""
+    pieces = [asdict(piece) | {"text": encoder.decode(row.tokens_of(piece))} for piece in row.pieces]
+    return {"lane": row.lane, "row": row.row, "pieces": pieces, "padding_tokens": row.padding_tokens}
 
 
 def shares_of_step(opened: Opened, batch: Batch, lane: int | None) -> dict[str, dict[str, float | int]]:
@@ -156,7 +101,13 @@ def shares_of_step(opened: Opened, batch: Batch, lane: int | None) -> dict[str, 
     }
 
 
-def draw(step: int, shares: dict[str, dict[str, float | int]], rows: list[ShownRow], width: int) -> None:
+def draw(
+    step: int,
+    shares: dict[str, dict[str, float | int]],
+    rows: list[DescribedRow],
+    encoder: Encoder,
+    width: int,
+) -> None:
     """Draws shares and rows."""
     write(f"step {step} (a trainer that counts from 1 logs it as {step + 1}): {len(rows)} rows\n")
     table = new_table("dataset", "#tokens", "#planned", "#realised")
@@ -164,10 +115,10 @@ def draw(step: int, shares: dict[str, dict[str, float | int]], rows: list[ShownR
         add_row(table, name, f"{share['tokens']:,}", f"{share['planned']:.2%}", f"{share['realised']:.2%}")
     write_table(table)
     for row in rows:
-        _draw_row(row, width)
+        _draw_row(row, encoder, width)
 
 
-def _draw_row(row: ShownRow, width: int) -> None:
+def _draw_row(row: DescribedRow, encoder: Encoder, width: int) -> None:
     """Writes a row as plain lines, which are never wrapped."""
     write(
         f"\nlane {row.lane}, row {row.row}: {len(row.pieces)} pieces, {row.padding_tokens} tokens of padding"
@@ -175,10 +126,9 @@ def _draw_row(row: ShownRow, width: int) -> None:
     for piece in row.pieces:
         rest = f", {piece.offset} tokens in" if piece.offset else ""
         write(
-            f"  [{piece.begin}, {piece.begin + piece.num_tokens})  {visible(piece.dataset)}  "
+            f"  [{piece.begin}, {piece.end})  {visible(piece.dataset)}  "
             f"{visible(piece.file)} record {piece.record}  position {piece.position}{rest}"
         )
-        write(f"    {cut(piece.text, width)}")
+        write(f"    {cut(encoder.decode(row.tokens_of(piece)), width)}")
     if row.padding_tokens:
-        end = sum(piece.num_tokens for piece in row.pieces)
-        write(f"  [{end}, {end + row.padding_tokens})  padding")
+        write(f"  [{row.num_tokens}, {len(row.tokens)})  padding")
