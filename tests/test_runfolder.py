@@ -34,9 +34,8 @@ from zephon.runfolder import (
     read_batches,
     read_lines,
     read_log_files,
-    read_table,
-    write_atomically,
 )
+from zephon.runtables import read_table, write_atomically
 from zephon.schedule import ScheduleTable, Stages
 
 

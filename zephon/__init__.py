@@ -39,7 +39,8 @@ from zephon.readers.base import Chunks, Column, Origin, RandomReader, Reader, Te
 from zephon.readers.parts import RecordSource
 from zephon.recipe import Recipe
 from zephon.replay import Change, changed_lock
-from zephon.runfolder import read_lock, read_log_files, read_table
+from zephon.runfolder import read_lock, read_log_files
+from zephon.runtables import read_table
 from zephon.schedule import (
     PARTS,
     Constant,

@@ -29,6 +29,7 @@ from zephon.progress import RankProgress, measure
 from zephon.recipe import Recipe
 from zephon.replay import DeliveryLog
 from zephon.runfolder import read_lock
+from zephon.schedule import ScheduleTable
 from zephon.state import (
     Progress,
     check_shared,
@@ -305,6 +306,11 @@ class Loader:
             if end is not None and (self._is_over or state.delivered_rows > end.rows):
                 reached[index] = end._replace(replay_rows=state.delivered_rows - end.rows)
         return reached
+
+    @property
+    def table(self) -> ScheduleTable:
+        """Returns the schedule as of the last delivered batch, updates included."""
+        return self._table.delivered
 
     @property
     def num_steps(self) -> int:

@@ -5,18 +5,23 @@ Upstream: the batch logs of `runfolder.py`. Downstream: `replay.py` and `verify.
 
 from __future__ import annotations
 
+import contextlib
+import json
 from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from zephon.batch import Batch, digest
 from zephon.errors import StateError
-from zephon.runfolder import LogFile, read_lines
+from zephon.runfolder import LogFile, read_lines, read_log_files
+from zephon.runtables import read_table
+from zephon.schedule import ScheduleTable
 
 DIGEST_BYTES = 32
 ABSENT = bytes(DIGEST_BYTES)
@@ -230,3 +235,20 @@ class LoggedRows:
             for i in range(len(totals)):
                 totals[i] += found.tokens[at * len(totals) + i]
         return totals
+
+
+def newest_table(folder: Path) -> ScheduleTable | None:
+    """Returns the table by which the newest attempt of a run delivered its last batch.
+
+    None where the folder has no batches, or not the table. Cost: one pass over a batch log.
+    """
+    files = read_log_files(folder)
+    if not files:
+        return None
+    schedule = files[-1].schedule
+    with files[-1].path.open(encoding="utf-8") as stream:
+        for line in stream:
+            if '"schedule"' in line:
+                with contextlib.suppress(json.JSONDecodeError):  # a line that was cut off by a kill
+                    schedule = str(json.loads(line)["schedule"])
+    return read_table(folder, schedule)

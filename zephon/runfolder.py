@@ -21,6 +21,7 @@ from zephon.errors import StateError
 from zephon.lock import lock_hashes
 from zephon.opened import Opened
 from zephon.recipe import Recipe, hash_json
+from zephon.runtables import write_atomically, write_table
 from zephon.schedule import ScheduleTable
 from zephon.statefile import write_state_file
 from zephon.urls import is_url
@@ -30,18 +31,10 @@ LOG_NAME = re.compile(r"rank_\d{5,}_\d{5,}\.jsonl")
 ALL_STEPS = range(sys.maxsize)
 TAIL_BYTES = 64 << 10
 """What is read first of the end of a log, to find its last line."""
-RECIPE, LOCK, SCHEDULES = "recipe.toml", "lock.json", "schedules"
+RECIPE, LOCK = "recipe.toml", "lock.json"
 START = "start.json"
 """The state that the run began with, where it continues an earlier phase."""
 NO_TOML = "# this recipe has no TOML form: "
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that a reader sees all of it or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +107,7 @@ class BatchLog:
         """Returns the hash of `table`, which rank 0 writes down."""
         self._table = table
         if self.ranks.dp_rank == 0:
-            _write_table(table, self.folder)
+            write_table(table, self.folder)
         return table.hash()
 
     def write(self, batch: Batch, restores: int, table: ScheduleTable) -> None:
@@ -207,13 +200,7 @@ def _write_description(opened: Opened, folder: Path) -> None:
     if start is None:  # a phase that logged no batch may have left its own
         (folder / START).unlink(missing_ok=True)
     write_atomically(folder / LOCK, json.dumps(opened.lock, indent=1, sort_keys=True) + "\n")
-    _write_table(opened.table, folder)
-
-
-def _write_table(table: ScheduleTable, folder: Path) -> None:
-    path = folder / SCHEDULES / f"{table.hash()}.json"
-    if not path.exists():
-        write_atomically(path, json.dumps(table.to_json()) + "\n")
+    write_table(opened.table, folder)
 
 
 def _anchored(recipe: Recipe) -> Recipe:
@@ -330,22 +317,6 @@ def _read_log_file(path: Path) -> LogFile | None:
         schedule=str(head.get("schedule", "")),
         lock=str(head.get("lock", "")),
     )
-
-
-def read_table(folder: Path, schedule: str) -> ScheduleTable | None:
-    """Returns the schedule's table that a run folder holds under its hash, or None where it does not."""
-    path = folder / SCHEDULES / f"{schedule}.json"
-    if not path.exists():
-        return None
-    try:
-        return ScheduleTable.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, KeyError) as error:
-        raise StateError.explained(
-            f"the schedule {str(path)!r} cannot be read",
-            got=f"{type(error).__name__}: {error}",
-            rule="it is the table that the run wrote",
-            cure="bring the file back, or take it away to compare with the recipe's own schedule",
-        ) from None
 
 
 def last_steps(files: Iterable[LogFile]) -> dict[int, int]:

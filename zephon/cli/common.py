@@ -14,7 +14,7 @@ import time
 import traceback
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,10 +27,12 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError
+from zephon.logged import newest_table
 from zephon.opened import Opened, open_recipe
 from zephon.recipe import Recipe
 from zephon.runfolder import read_lock
 from zephon.toml import missing_recipe, parse_setting
+from zephon.updating import fit
 
 RECIPE_FILE = "recipe.toml"
 RECIPE_RULE = f"RECIPE is a TOML file, a run folder that holds {RECIPE_FILE}, or module:function"
@@ -135,10 +137,16 @@ class Source:
             ) from error
 
     def open(self, progress: LateProgress) -> Opened:
-        """Returns the opened recipe; of a run folder, with the documents held out that its lock names."""
+        """Returns the opened recipe; of a run folder, with the table by which it delivered its last batch.
+
+        And with the documents held out that its lock names. A schedule among the settings comes first.
+        """
         recipe, folder = self.load(), Path(self.recipe)
         lock = read_lock(folder) if recipe.follows_lock and folder.is_dir() else None
-        return open_recipe(recipe, cache=self.cache, backend=self.backend, report=progress, lock=lock)
+        opened = open_recipe(recipe, cache=self.cache, backend=self.backend, report=progress, lock=lock)
+        is_own = not folder.is_dir() or any(name.startswith("schedule") for name in self.settings or ())
+        table = None if is_own else newest_table(folder)
+        return opened if table is None else replace(opened, table=fit(table, recipe))
 
 
 def without_types(options: list[Any]) -> list[Any]:

@@ -5,8 +5,10 @@ Upstream: the shell. Downstream: `zephon.loader`, whose batches name every piece
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -34,6 +36,9 @@ from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.schedule import PARTS
+from zephon.snapshots import find_snapshot
+from zephon.state import saved_steps
+from zephon.statefile import find_state
 from zephon.tokenizer import Encoder
 
 
@@ -44,6 +49,10 @@ def show(
         int | None, typer.Option("--trainer-step", min=1, help="The step as TorchTitan logs it, from 1.")
     ] = None,
     lane: Annotated[int | None, typer.Option("--lane", min=0, help="Only this lane.")] = None,
+    state: Annotated[
+        str,
+        typer.Option("--state", metavar="PATH", help="Begin there: a state file or a checkpoint."),
+    ] = "",
     width: Annotated[int, typer.Option("--width", min=8, help="Characters of text shown of a piece.")] = 72,
     settings: SetOption = None,
     cache: CacheOption = None,
@@ -52,12 +61,13 @@ def show(
 ) -> None:
     """Show what the rows of one step hold: dataset, file, record, tokens and text of every piece.
 
-    Every step from 0 on is made to get there. --json prints all of it, with the whole text.
+    The steps before it are made to get there: from --state on, else from the newest snapshot of the run
+    folder, else from 0. --json prints all of it, with the whole text.
     """
     chosen = step if trainer_step is None else trainer_step - 1
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
     with LateProgress() as progress, closing(source.open(progress)) as opened:
-        batch = batch_of_step(opened, chosen, lane, progress)
+        batch = batch_of_step(opened, chosen, lane, progress, state_before(recipe, state, chosen))
         rows = [row for row in describe_rows(opened, batch) if lane in (None, row.lane)]
         shares = shares_of_step(opened, batch, lane)
     if as_json:
@@ -67,8 +77,20 @@ def show(
         draw(chosen, shares, rows, opened.encoder, width)
 
 
-def batch_of_step(opened: Opened, step: int, lane: int | None, progress: LateProgress) -> Batch:
-    """Returns a batch with the rows of one step, of all lanes or at least of one."""
+def state_before(recipe: str, given: str, step: int) -> dict[str, Any] | None:
+    """Returns the state that is given, or the newest of a run folder, to go on from to `step`."""
+    if not given:
+        return find_snapshot(Path(recipe), step) if Path(recipe).is_dir() else None
+    state = find_state(given)
+    if (steps := saved_steps(state)) > step:
+        raise typer.BadParameter(f"--state must be of a step before {step}, got one after {steps} steps")
+    return state
+
+
+def batch_of_step(
+    opened: Opened, step: int, lane: int | None, progress: LateProgress, state: Mapping[str, Any] | None
+) -> Batch:
+    """Returns a batch with the rows of one step, of all lanes or at least of one; goes on from `state`."""
     lanes = opened.recipe.lanes
     if lane is not None and lane >= lanes:
         raise typer.BadParameter(f"--lane must be in [0, {lanes}), got {lane}")
@@ -76,8 +98,11 @@ def batch_of_step(opened: Opened, step: int, lane: int | None, progress: LatePro
     is_alone = lane is not None and not opened.recipe.is_finite
     options = LoaderOptions(dp_rank=lane or 0, dp_world_size=lanes) if is_alone else LoaderOptions()
     with Loader(opened, options) as loader:
+        if state is not None:
+            loader.load_state_dict(state)
+        first = loader.num_steps
         for batch in loader:
-            progress("steps", batch.step + 1, step + 1)
+            progress("steps", batch.step + 1 - first, step + 1 - first)
             if batch.step == step:
                 return batch
         raise ValueError(f"--step must be a step of the run, got {step}; the data end at {loader.num_steps}")

@@ -23,7 +23,7 @@ from zephon.demo.report import Findings, Restore, compare, realised_shares, tell
 from zephon.errors import ZephonError
 from zephon.readers import Report
 from zephon.recipe import Recipe
-from zephon.runfolder import write_atomically
+from zephon.runtables import write_atomically
 
 RESUMED = "killed"
 """The column of the run that is killed and resumed."""

@@ -22,7 +22,8 @@ from zephon.errors import StateError, WorkerError
 from zephon.loader import Loader
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
-from zephon.runfolder import BATCHES, write_atomically
+from zephon.runfolder import BATCHES
+from zephon.runtables import write_atomically
 
 STATES, RESULTS = "states", "ranks"
 POLL_S = 0.05
