@@ -1,0 +1,230 @@
+"""Mixing laws on losses of which the law is known: fits, errors on runs left out, the optimum, its spread."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zephon import PARTS
+from zephon_curriculum.laws import (
+    KINDS,
+    LOGLINEAR,
+    QUADRATIC,
+    LawFit,
+    Quadratic,
+    fit_law,
+    fit_loglinear,
+    fit_quadratic,
+    jacobian,
+    residuals,
+)
+from zephon_curriculum.optimum import find_optimum, make_limits, minimize_law
+from zephon_curriculum.swarm import Floats, Swarm, bits_of
+
+NAMES = ("web", "code", "math", "wiki", "books")
+SLOPES = np.array([[0.2, -0.5, -1.0, 0.3, 0.1], [-0.7, 0.1, 0.4, -0.2, 0.1], [0.3, 0.2, 0.1, -0.9, 0.2]])
+"""Of three targets; each likes another dataset."""
+NOISE = 0.004
+
+
+def make_swarm(num_runs: int = 24, noise: float = NOISE, strength: float = 1.0, seed: int = 0) -> Swarm:
+    """Returns runs of L = 1.5 + exp(strength * slopes . r) + noise; of strength 0 nothing but noise."""
+    random = bits_of("test_laws", num_runs, seed)
+    ratios = random.dirichlet(np.ones(5), num_runs)
+    losses = 1.5 + np.exp(ratios @ (strength * SLOPES).T) + random.normal(0, noise, (num_runs, 3))
+    runs = tuple(f"run_{i:03d}" for i in range(num_runs))
+    return Swarm(names=NAMES, runs=runs, ratios=ratios, targets=("val", "code", "qa"), losses=losses)
+
+
+def true_optimum() -> tuple[Floats, float]:
+    """Returns the best mixture of the true law and its mean loss: of all mixtures in steps of 2.5%."""
+    cuts = np.array(list(combinations(range(1, 45), 4)))
+    ratios = (np.diff(cuts, axis=1, prepend=0, append=45) - 1) / 40
+    losses = (1.5 + np.exp(ratios @ SLOPES.T)).mean(axis=1)
+    return ratios[int(losses.argmin())], float(losses.min())
+
+
+@pytest.fixture(scope="module")
+def fits() -> dict[str, LawFit]:
+    """Returns a fit of each kind to the 24 runs."""
+    return {kind: fit_law(make_swarm(), kind) for kind in KINDS}
+
+
+@given(st.integers(0, 2**32))
+def test_the_jacobian_is_that_of_finite_differences(seed: int) -> None:
+    random = bits_of("jacobian", seed)
+    ratios, losses = random.dirichlet(np.ones(3), 6), random.random(6)
+    at = random.normal(size=4)
+    exact = jacobian(at, ratios, losses)
+    for i in range(4):
+        nudge = np.zeros(4)
+        nudge[i] = 1e-6
+        slope = (residuals(at + nudge, ratios, losses) - residuals(at - nudge, ratios, losses)) / 2e-6
+        np.testing.assert_allclose(exact[:, i], slope, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_those_of_finite_differences(fits: dict[str, LawFit], kind: str) -> None:
+    for fit in fits[kind].fits:
+        at = np.array([0.1, 0.2, 0.3, 0.15, 0.25])
+        nudges = 1e-6 * np.eye(5)
+        slopes = (fit.law.predict(at + nudges) - fit.law.predict(at - nudges)) / 2e-6
+        np.testing.assert_allclose(fit.law.gradient(at), slopes, rtol=1e-6, atol=1e-8)
+
+
+def test_without_noise_the_loglinear_law_is_found_again() -> None:
+    swarm = make_swarm(noise=0)
+    law = fit_loglinear(swarm.ratios, swarm.losses[:, 0])
+    assert law.c == pytest.approx(1.5, abs=1e-4)
+    assert law.t.tolist() == pytest.approx(SLOPES[0].tolist(), abs=1e-4)
+
+
+def test_a_run_that_went_wrong_hardly_moves_the_loglinear_law() -> None:
+    swarm = make_swarm(noise=0)
+    losses = swarm.losses[:, 0].copy()
+    losses[3] += 5.0
+    corners = np.eye(5)
+    error = fit_loglinear(swarm.ratios, losses).predict(corners) - 1.5 - np.exp(SLOPES[0])
+    assert np.abs(error).max() < 0.05
+
+
+def test_without_noise_the_quadratic_law_is_found_again() -> None:
+    true = Quadratic(
+        constant=2.0, linear=np.array([0.1, -0.2, 0.3]), matrix=0.4 * (np.ones((3, 3)) - np.eye(3))
+    )
+    ratios = bits_of("quadratic").dirichlet(np.ones(3), 20)
+    law = fit_quadratic(ratios, true.predict(ratios))
+    np.testing.assert_allclose(law.predict(np.eye(3)), true.predict(np.eye(3)), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_laws_foretell_runs_left_out(fits: dict[str, LawFit], kind: str) -> None:
+    for fit in fits[kind].fits:
+        assert fit.foretells
+        assert fit.rank_correlation > 0.97
+        assert fit.rmse <= fit.loo_rmse < (2 * NOISE if kind == LOGLINEAR else 6 * NOISE)
+    assert fits[kind].warnings() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(2))
+def test_of_noise_a_law_foretells_nothing_and_says_so(kind: str, seed: int) -> None:
+    swarm = make_swarm(strength=0.0, seed=seed).only(["val"])
+    fit = fit_law(swarm, kind)
+    assert not fit.fits[0].foretells
+    assert fit.fits[0].rank_correlation < 0.4
+    assert fit.warnings()[0].startswith("the law of 'val' foretells nothing")
+    found = find_optimum(fit, num_bootstrap=20)
+    assert found.gain >= 0, "on paper there is always something to gain"
+    assert found.is_within_noise
+    assert any("is within the noise" in warning for warning in found.warnings)
+
+
+def test_the_optimum_is_that_of_the_true_law(fits: dict[str, LawFit]) -> None:
+    best, lowest = true_optimum()
+    found = find_optimum(fits[LOGLINEAR], num_bootstrap=30)
+    assert found.spread is not None
+    assert (np.array(found.shares) / PARTS).tolist() == pytest.approx(best.tolist(), abs=0.03)
+    assert np.mean(found.losses) == pytest.approx(lowest, abs=0.01)
+    assert max(found.spread.sd) < 0.02
+    assert not found.is_within_noise
+    centre = make_swarm().ratios.mean(axis=0)
+    gain = (1.5 + np.exp(SLOPES @ centre)).mean() - (
+        1.5 + np.exp(SLOPES @ (np.array(found.shares) / PARTS))
+    ).mean()
+    assert found.spread.gain_low <= gain <= found.spread.gain_high
+    assert find_optimum(fits[LOGLINEAR], num_bootstrap=30) == found
+
+
+def test_the_quadratic_optimum_is_near(fits: dict[str, LawFit]) -> None:
+    found = find_optimum(fits[QUADRATIC], num_bootstrap=0)
+    assert (np.array(found.shares) / PARTS).tolist() == pytest.approx(true_optimum()[0].tolist(), abs=0.15)
+    assert found.spread is None
+    assert found.is_within_noise, "nothing has shown that it is not"
+
+
+def test_fewer_runs_make_the_optimum_less_sure() -> None:
+    sds = []
+    for num_runs in (24, 12):
+        fit = fit_law(make_swarm(num_runs).only(["val", "qa"]))
+        spread = find_optimum(fit, num_bootstrap=30).spread
+        assert spread is not None
+        sds.append(max(spread.sd))
+    assert 1.5 * sds[0] < sds[1], sds
+    assert fit.warnings() == ["12 runs are few for 5 datasets; take 18"]
+
+
+def test_a_loglinear_law_has_one_optimum_from_whatever_start(fits: dict[str, LawFit]) -> None:
+    limits = make_limits(NAMES, {"wiki": 0.5}, {"web": 0.1}, np.full(5, 0.2))
+    starts = bits_of("starts").dirichlet(np.full(5, 0.5), 20)
+    found = np.array([minimize_law(fits[LOGLINEAR], limits, [start]) for start in starts])
+    assert np.ptp(found, axis=0).max() < 1e-5
+
+
+@given(st.integers(0, 2**32))
+def test_caps_and_floors_are_kept(fits: dict[str, LawFit], seed: int) -> None:
+    random = bits_of("limits", seed)
+    inside = random.dirichlet(np.ones(5))
+    caps = dict(zip(NAMES, np.minimum(inside + 0.2 * random.random(5), 1).tolist(), strict=True))
+    floors = dict(zip(NAMES, np.maximum(inside - 0.2 * random.random(5), 0).tolist(), strict=True))
+    found = find_optimum(fits[LOGLINEAR], caps=caps, floors=floors, num_bootstrap=0)
+    assert sum(found.shares) == PARTS
+    for name, share in found.weights.items():
+        assert floors[name] - 1.5 / PARTS <= share / PARTS <= caps[name] + 1.5 / PARTS
+    inside_loss = np.mean(
+        list(fits[LOGLINEAR].predict(dict(zip(NAMES, inside.tolist(), strict=True))).values())
+    )
+    assert np.mean(found.losses) <= inside_loss + 1e-5
+
+
+def test_divergence_from_the_baseline_has_its_price(fits: dict[str, LawFit]) -> None:
+    def distance(kl: float) -> float:
+        found = find_optimum(fits[LOGLINEAR], baseline=dict.fromkeys(NAMES, 1), kl=kl, num_bootstrap=0)
+        return float(np.abs(np.array(found.shares) / PARTS - 0.2).sum())
+
+    near = [distance(kl) for kl in (0, 0.05, 0.2, 100)]
+    assert all(b < a for a, b in pairwise(near)), near
+    assert near[-1] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("caps", "floors", "message"),
+    [
+        (dict.fromkeys(NAMES, 0.15), {}, r"caps must leave room for 1, got a sum of 0.75: 0.25 short"),
+        ({}, {"web": 0.7, "code": 0.5}, r"floors must sum to 1 or less, got 1.2: 0.2 too much"),
+        ({"web": 0.2}, {"web": 0.3}, r"the floor of 'web', 0.3, is above its cap, 0.2"),
+        ({"web": 1.5}, {}, r"cap of 'web' must be a share in \[0, 1\], got 1.5"),
+        ({}, {"pdf": 0.1}, r"floor: no dataset is named 'pdf'"),
+    ],
+)
+def test_limits_that_no_mixture_keeps_are_refused(
+    caps: dict[str, float], floors: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_limits(NAMES, caps, floors, np.full(5, 0.2))
+
+
+def test_an_optimum_beyond_the_runs_is_told_of(fits: dict[str, LawFit]) -> None:
+    swarm = fits[LOGLINEAR].swarm
+    near = Swarm(
+        names=swarm.names,
+        runs=swarm.runs,
+        ratios=0.2 + 0.5 * (swarm.ratios - 0.2),
+        targets=("val",),
+        losses=swarm.losses[:, :1],
+    )
+    found = find_optimum(fit_law(near), num_bootstrap=0)
+    assert any("add runs there, or a cap" in warning for warning in found.warnings)
+
+
+def test_unknown_kinds_and_baselines_are_refused(fits: dict[str, LawFit]) -> None:
+    with pytest.raises(ValueError, match=r"a law must be one of loglinear, quadratic, got 'cubic'"):
+        fit_law(make_swarm(), "cubic")
+    with pytest.raises(ValueError, match=r"`baseline`: no weight for 'code'"):
+        find_optimum(fits[LOGLINEAR], baseline={"web": 1})
+    with pytest.raises(ValueError, match=r"no target is named 'x'"):
+        make_swarm().only(["x"])

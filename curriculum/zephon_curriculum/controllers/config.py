@@ -1,0 +1,52 @@
+"""The [controller] table of a recipe: its fields read by name, refused by name.
+
+Upstream: the recipe. Downstream: the `from_config` of the controllers.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zephon import unknown_field
+
+
+def check_fields(kind: str, config: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """Returns the fields of `config` but `kind`; refuses one that nobody knows, with the nearest spelling."""
+    given = {name: value for name, value in config.items() if name != "kind"}
+    for name in given:
+        if name not in known:
+            raise unknown_field(f"controller {kind}", name, sorted(known))
+    return given
+
+
+def check_number(kind: str, name: str, value: object, least: float, most: float = math.inf) -> None:
+    """Refuses what is no finite number in [least, most]."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(float(value)) or not least <= float(value) <= most:  # type: ignore[arg-type]
+        rule = f">= {least:g}" if most == math.inf else f"in [{least:g}, {most:g}]"
+        raise ValueError(f"controller {kind}: `{name}` must be a number {rule}, got {value!r}")
+
+
+def check_whole(kind: str, name: str, value: object, least: int) -> None:
+    """Refuses what is no whole number >= `least`."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"controller {kind}: `{name}` must be a whole number >= {least}, got {value!r}")
+
+
+def check_choice(kind: str, name: str, value: object, choices: Sequence[str]) -> None:
+    """Refuses what is not one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"controller {kind}: `{name}` must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_floor(kind: str, floor: object, num_datasets: int) -> None:
+    """Refuses a floor that is no number >= 0, or of which the datasets need more than the whole."""
+    check_number(kind, "floor", floor, 0.0, 1.0)
+    if float(floor) * num_datasets > 1:  # type: ignore[arg-type]
+        raise ValueError(
+            f"controller {kind}: `floor` must be <= 1/{num_datasets}, got {floor!r}; "
+            f"each of {num_datasets} datasets gets as much"
+        )

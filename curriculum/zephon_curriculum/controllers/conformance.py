@@ -1,0 +1,204 @@
+"""The conformance kit of controllers: a plain function that raises `AssertionError` with what is wrong.
+
+Upstream: the tests of a plugin. Downstream: nothing; no run imports this.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from zephon import PARTS, Constant, ScheduleContext, ScheduleTable, compile_schedule
+from zephon_curriculum.controllers.power_law import PowerLaw
+from zephon_curriculum.controllers.protocol import (
+    Controller,
+    ControllerContext,
+    Decision,
+    Observation,
+    consult,
+)
+from zephon_curriculum.controllers.simulate import Learner, simulate
+
+Factory = Callable[[Mapping[str, Any], ControllerContext], Controller]
+
+NUM_LOOKED_AT = 4
+"""Histories, of those that the controller decided on, that are looked at closely."""
+
+
+def check_controller(
+    factory: Factory | str, config: Mapping[str, Any], context: ControllerContext | None = None, *,
+    num_decisions: int = 24,
+) -> int:  # fmt: skip
+    """Returns how many decisions of `num_decisions` due ones changed something; raises `AssertionError` where
+    the controller is not pure, changes its history, or gives weights that cannot be used.
+
+    It is run against a simulated learner with noisy losses. A factory given by import path, `module:name`, is
+    also asked in a fresh process under another hash seed. Without `context` there are three datasets.
+    """
+    context = context or _made_up_context()
+    controller = _load(factory)(config, context)
+    who = f"controller {type(controller).__name__}"
+    every = controller.every
+    assert type(every) is int, f"{who}: `every` must be a whole number, got {every!r}"
+    assert every >= 1, f"{who}: `every` must be >= 1, got {every}"
+    learner = _made_up_learner(context)
+    try:
+        simulated = simulate(
+            controller, context, learner, num_decisions * every, observe_every=max(1, every // 4)
+        )
+    except (TypeError, ValueError) as error:  # of a history that cannot be written to, of weights
+        raise AssertionError(f"{who}: in a simulated run: {error}") from error
+    history = list(simulated.history)
+    due = [i for i, seen in enumerate(history) if seen.step in simulated.decisions] or [len(history) - 1]
+    histories = [history[: i + 1] for i in due[:: -(-len(due) // NUM_LOOKED_AT)]]
+    answers = [_answer(controller, context, part, who) for part in histories]
+    for part, answer in zip(histories, answers, strict=True):
+        _check_pure(_load(factory)(config, context), context, part, answer, who)
+        _check_faults(controller, context, part, who)
+    if isinstance(factory, str):
+        _check_fresh(factory, config, context, histories, answers)
+    return len(simulated.decisions)
+
+
+def _answer(
+    controller: Controller, context: ControllerContext, history: Sequence[Observation], who: str
+) -> dict[str, int] | None:
+    """Returns the shares decided on `history`, after a look at them."""
+    decision = _consult(controller, context, history, who)
+    if decision.weights is None:
+        assert decision.reason, f"{who}: gives no reason where it decides nothing"
+        return None
+    assert tuple(decision.weights) == context.names, f"{who}: the weights name {list(decision.weights)}"
+    assert sum(decision.weights.values()) == PARTS, f"{who}: the shares do not sum to {PARTS}"
+    return decision.weights
+
+
+def _consult(
+    controller: Controller, context: ControllerContext, history: Sequence[Observation], who: str
+) -> Decision:
+    try:
+        return consult(controller, context, history)
+    except ValueError as error:
+        raise AssertionError(f"{who}: at step {history[-1].step}: {error}") from error
+
+
+def _check_pure(
+    other: Controller, context: ControllerContext, history: list[Observation], answer: object, who: str
+) -> None:
+    """Asks `other`, a controller built alike, with equal histories in other clothes."""
+    step = history[-1].step
+    before = json.dumps([seen.to_json() for seen in history])
+    read = [Observation.from_json(data) for data in json.loads(before)]
+    turned = [_reversed(seen) for seen in history]
+    for what, copy in (
+        ("when asked again", history),
+        ("for the history read back from JSON", read),
+        ("with the datasets of the history in another order", turned),
+    ):
+        again = _answer(other, context, copy, who)
+        assert again == answer, f"{who}: step {step} gave {answer}, then {again} {what}"
+    assert json.dumps([seen.to_json() for seen in read]) == before, f"{who}: changed its history"
+
+
+def _reversed(seen: Observation) -> Observation:
+    return Observation(
+        step=seen.step,
+        losses=dict(reversed([*seen.losses.items()])),
+        num_tokens=dict(reversed([*seen.num_tokens.items()])),
+        shares=dict(reversed([*seen.shares.items()])),
+    )
+
+
+def _check_faults(
+    controller: Controller, context: ControllerContext, history: list[Observation], who: str
+) -> None:
+    """Puts losses that are no numbers into the history: a new one holds it, old ones do nothing."""
+    name = context.names[0]
+    for loss in (float("nan"), float("inf"), None):
+        middle = len(history) // 2
+        for at in {middle, len(history) - 1} if loss is not None else {middle}:
+            faulty = list(history)
+            losses = {**faulty[at].losses, name: loss}
+            faulty[at] = replace(faulty[at], losses=losses)
+            decided = _answer(controller, context, faulty, who)
+            if at == len(history) - 1:
+                assert decided is None, f"{who}: decides on a loss of {loss}"
+            raw = controller.decide(faulty)
+            finite = raw is None or all(abs(float(weight)) < float("inf") for weight in raw.values())
+            assert finite, f"{who}: a loss of {loss} gave the weights {raw}"
+
+
+# A fresh process --------------------------------------------------------------------------------------------
+
+
+def _load(factory: Factory | str) -> Factory:
+    if not isinstance(factory, str):
+        return factory
+    module, _, names = factory.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in names.split("."):
+        found = getattr(found, name)
+    return cast(Factory, found)
+
+
+def _check_fresh(
+    factory: str, config: Mapping[str, Any], context: ControllerContext, histories: list[list[Observation]],
+    answers: list[dict[str, int] | None],
+) -> None:  # fmt: skip
+    """Compares with the answers of a new process."""
+    question = {
+        "config": dict(config),
+        "base": context.base.to_json(),
+        "rest": [context.total_steps, context.tokens_per_step, context.seed],
+        "histories": [[seen.to_json() for seen in history] for history in histories],
+    }
+    program = "import sys; from zephon_curriculum.controllers import conformance as c; c._reply(sys.argv[1])"
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    found = subprocess.run(
+        [sys.executable, "-c", program, factory],
+        input=json.dumps(question),
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, f"controller {factory}: fails in a fresh process:\n{found.stderr}"
+    same = json.loads(found.stdout) == answers
+    assert same, (
+        f"controller {factory}: decides otherwise in a fresh process; look for hash(), set order or a global"
+    )
+
+
+def _reply(factory: str) -> None:
+    """Writes the decisions that the histories on standard input lead to; what the fresh process does."""
+    question = json.load(sys.stdin)
+    total_steps, tokens_per_step, seed = question["rest"]
+    base = ScheduleTable.from_json(question["base"])
+    context = ControllerContext(
+        names=base.names, base=base, total_steps=total_steps, tokens_per_step=tokens_per_step, seed=seed
+    )
+    controller = _load(factory)(question["config"], context)
+    histories = [[Observation.from_json(seen) for seen in history] for history in question["histories"]]
+    json.dump([consult(controller, context, history).weights for history in histories], sys.stdout)
+
+
+def _made_up_context() -> ControllerContext:
+    weights = {"web": 6, "code": 3, "math": 1}
+    names = tuple(weights)
+    told = ScheduleContext(names=names, total_steps=10_000, tokens_per_step=4096)
+    base = compile_schedule(Constant(weights), told)
+    return ControllerContext(names=names, base=base, total_steps=10_000, tokens_per_step=4096)
+
+
+def _made_up_learner(context: ControllerContext) -> Learner:
+    laws = {
+        name: PowerLaw(alpha=0.2 + 0.1 * (i % 4), log_beta=1.5 + 0.2 * (i % 3), log_eps=0.6 + 0.1 * (i % 2))
+        for i, name in enumerate(context.names)
+    }
+    return Learner(laws=laws, noise=0.05)

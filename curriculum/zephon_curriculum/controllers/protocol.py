@@ -1,0 +1,174 @@
+"""Controllers: what is measured of a run at step boundaries -> weights for the steps to come.
+
+Upstream: the losses per dataset that the trainer hands in. Downstream: the curriculum log, which records each
+decision with its inputs, so that a replay needs neither model nor controller. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol, runtime_checkable
+
+from zephon import PARTS, ScheduleTable, check_weights, find_plugin
+
+Number = Fraction | int | float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerContext:
+    """What a controller may know of the run it is built for."""
+
+    names: tuple[str, ...]
+    """The datasets, in order."""
+    base: ScheduleTable
+    """What the recipe's schedule says. A dataset to which it gives nothing at a step should get nothing."""
+    total_steps: int | None
+    """The planned length of the run, where the recipe gives it."""
+    tokens_per_step: int
+    """global_batch_size * seq_len."""
+    seed: int = 0
+    """The recipe's seed: the only source of chance for a controller that needs some."""
+
+    def prior(self, step: int) -> dict[str, int]:
+        """Returns the integer shares of the schedule at `step`, by name."""
+        return dict(zip(self.names, self.base.at(step), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What was measured of a run when `step` steps were complete: the inputs of a decision."""
+
+    step: int
+    """Steps complete when it was taken."""
+    losses: Mapping[str, float | None]
+    """Mean loss per label token of each dataset since the observation before; None: no label token of it."""
+    num_tokens: Mapping[str, int]
+    """Tokens drawn of each dataset since the run began, over all lanes."""
+    shares: Mapping[str, int]
+    """Integer shares in force at `step`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the observation as strict JSON data, NaN and infinities as text; inverse of `from_json`."""
+        return {
+            "step": self.step,
+            "losses": {name: _to_json(loss) for name, loss in self.losses.items()},
+            "num_tokens": dict(self.num_tokens),
+            "shares": dict(self.shares),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Observation:
+        """Returns the observation that `to_json` wrote."""
+        losses = {name: _from_json(loss) for name, loss in data["losses"].items()}
+        num_tokens, shares = dict(data["num_tokens"]), dict(data["shares"])
+        return cls(step=data["step"], losses=losses, num_tokens=num_tokens, shares=shares)
+
+
+@runtime_checkable
+class Controller(Protocol):
+    """A plugin role, built by `factory(config, context)`: a pure function of what was observed.
+
+    All that it may remember is in the history. A controller may also have `reason(history) -> str`, asked
+    where `decide` gave None: why nothing changes.
+    """
+
+    every: int
+    """Steps between decisions: one is due when a whole multiple of it is complete."""
+
+    def decide(self, history: Sequence[Observation]) -> Mapping[str, Number] | None:
+        """Returns the weights from the first legal step on, or None for no change.
+
+        `history` ascends, the newest last, and is left as it is. Every dataset has a weight >= 0; only their
+        ratios count.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What `consult` got of a controller."""
+
+    weights: dict[str, int] | None
+    """Shares of all datasets that sum to `zephon.PARTS`; None: no change."""
+    reason: str
+    """Why nothing changes; empty where something does."""
+
+
+def make_controller(config: Mapping[str, Any], context: ControllerContext) -> Controller:
+    """Returns the controller of a recipe's [controller] table: its `kind` names a plugin."""
+    kind = config.get("kind")
+    if not isinstance(kind, str):
+        raise ValueError(f'controller: `kind` must name a controller, got {kind!r}; write kind = "exp3"')
+    controller: Controller = find_plugin("controllers", kind)(config, context)
+    return controller
+
+
+def is_due(controller: Controller, step: int) -> bool:
+    """Returns whether a decision is due when `step` steps are complete."""
+    return step > 0 and step % controller.every == 0
+
+
+def consult(controller: Controller, context: ControllerContext, history: Sequence[Observation]) -> Decision:
+    """Returns the decision on `history`, as integers: what the curriculum log records.
+
+    Whatever the controller is, it is not asked where the newest observation lacks a loss, or has one that is
+    no finite number. Raises ValueError where the controller's weights cannot be used.
+    """
+    if fault := fault_of(history, context.names):
+        return Decision(None, f"held: {fault}")
+    weights = controller.decide(history)
+    if weights is None:
+        reason = getattr(controller, "reason", None)
+        return Decision(None, "no change" if reason is None else str(reason(history)))
+    return Decision(quantise(weights, context.names), "")
+
+
+def quantise(weights: Mapping[str, Number], names: Sequence[str]) -> dict[str, int]:
+    """Returns `weights` as integer shares by name, in the order of `names`; they sum to `zephon.PARTS`.
+
+    Largest remainder of the exact values, ties to the dataset named first. Raises ValueError for a name that
+    is missing or unknown, and for what is no finite number >= 0, or all zero.
+    """
+    exact = check_weights(weights, "controller")
+    for name in names:
+        if name not in exact:
+            raise ValueError(f"controller: no weight for dataset {name!r}; write 0 to leave it out")
+    for name in exact:
+        if name not in names:
+            raise ValueError(f"controller: no dataset is named {name!r}; the datasets are {', '.join(names)}")
+    total = sum(exact.values(), Fraction(0))
+    quotas = [exact[name] * PARTS / total for name in names]
+    shares = [int(quota) for quota in quotas]  # rounded down, since none is negative
+    by_remainder = sorted(range(len(names)), key=lambda i: (shares[i] - quotas[i], i))
+    for i in by_remainder[: PARTS - sum(shares)]:
+        shares[i] += 1
+    return dict(zip(names, shares, strict=True))
+
+
+def fault_of(history: Sequence[Observation], names: Sequence[str]) -> str:
+    """Returns why the newest observation of `history` is no ground for a decision; empty where it is one."""
+    if not history:
+        return "nothing is observed yet"
+    newest = history[-1]
+    for name in names:
+        if name not in newest.losses:
+            return f"step {newest.step} has no loss for dataset {name!r}"
+        loss = newest.losses[name]
+        if loss is not None and not math.isfinite(loss):
+            return f"the loss of dataset {name!r} at step {newest.step} is {loss}"
+        if name not in newest.num_tokens or name not in newest.shares:
+            return f"step {newest.step} has no tokens or no share for dataset {name!r}"
+    if all(newest.losses[name] is None for name in names):
+        return f"step {newest.step} has no loss for any dataset"
+    return ""
+
+
+def _to_json(loss: float | None) -> float | str | None:
+    return loss if loss is None or math.isfinite(loss) else str(float(loss))
+
+
+def _from_json(loss: float | str | None) -> float | None:
+    return float(loss) if isinstance(loss, str) else loss

@@ -1,0 +1,94 @@
+"""A learner with known losses that a controller is run against: what would it decide?
+
+Upstream: a controller, power laws for the losses. Downstream: tests, the conformance kit, a look before a
+run. No model, no data: the tokens of a step are its shares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from types import MappingProxyType
+
+from zephon import PARTS
+from zephon_curriculum.controllers.power_law import PowerLaw
+from zephon_curriculum.controllers.protocol import Controller, ControllerContext, Observation, consult, is_due
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learner:
+    """A loss for each dataset that falls by a power law, with noise if wanted; alpha = 0 is a fixed loss."""
+
+    laws: Mapping[str, PowerLaw]
+    count: str = "total"
+    """What the laws count, in steps of tokens: those of all datasets ("total"), or of each ("dataset")."""
+    noise: float = 0.0
+    """The standard deviation of a loss."""
+    seed: int = 0
+
+    def losses(
+        self, context: ControllerContext, step: int, num_tokens: Mapping[str, int]
+    ) -> dict[str, float | None]:
+        """Returns the losses when `step` steps are complete; None for a dataset without a token."""
+        losses: dict[str, float | None] = {}
+        for name in context.names:
+            n = step if self.count == "total" else num_tokens[name] / context.tokens_per_step
+            off = self.noise * _normal(f"{self.seed}/{name}/{step}") if self.noise else 0.0
+            losses[name] = max(0.0, self.laws[name].loss(n) + off) if num_tokens[name] else None
+        return losses
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What came of a simulation."""
+
+    history: tuple[Observation, ...]
+    """What was observed."""
+    decisions: dict[int, dict[str, int]]
+    """Step at which each decision was taken -> its shares."""
+
+    def mean_shares(self, first: int, last: int) -> dict[str, float]:
+        """Returns the mean share in force of each dataset at the observations of steps [first, last)."""
+        seen = [o.shares for o in self.history if first <= o.step < last]
+        return {name: sum(shares[name] for shares in seen) / (PARTS * len(seen)) for name in seen[0]}
+
+
+def simulate(
+    controller: Controller, context: ControllerContext, learner: Learner, num_steps: int, *,
+    observe_every: int = 1, lead_steps: int = 2,
+) -> Simulated:  # fmt: skip
+    """Returns what `controller` decides in a run of `num_steps` steps against `learner`.
+
+    As in a run, a decision taken when T steps are complete holds from step T + lead_steps + 1 on.
+    """
+    drawn = dict.fromkeys(context.names, 0)  # in parts of a token
+    history: list[Observation] = []
+    decisions: dict[int, dict[str, int]] = {}
+    coming: dict[int, dict[str, int]] = {}
+    decided: dict[str, int] | None = None
+    for step in range(num_steps + 1):
+        if step and step % observe_every == 0:
+            tokens = {name: parts // PARTS for name, parts in drawn.items()}
+            shares = coming.get(step, decided) or context.prior(step)
+            losses = learner.losses(context, step, tokens)
+            seen = Observation(
+                step=step,
+                losses=MappingProxyType(losses),  # who writes to the history is told at once
+                num_tokens=MappingProxyType(tokens),
+                shares=MappingProxyType(dict(shares)),
+            )
+            history.append(seen)
+            if is_due(controller, step) and (weights := consult(controller, context, tuple(history)).weights):
+                decisions[step] = coming[step + lead_steps + 1] = weights
+        decided = coming.get(step, decided)
+        for name, share in (decided or context.prior(step)).items():
+            drawn[name] += share * context.tokens_per_step
+    return Simulated(tuple(history), decisions)
+
+
+def _normal(name: str) -> float:
+    """Returns a standard normal number that depends on `name` only."""
+    drawn = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+    return NormalDist().inv_cdf((drawn + 0.5) / (1 << 56))
