@@ -340,3 +340,11 @@ def test_the_rest_of_a_rounding_goes_to_the_dataset_named_first() -> None:
     assert shares_without(shares, frozenset([3])) == (349526, 349525, 349525, 0)
     assert shares_without(shares, frozenset([0, 1, 2, 3])) == (0, 0, 0, 0)
     assert shares_without(shares, frozenset()) == shares
+
+
+@given(st.lists(st.integers(0, 1 << 70), min_size=1, max_size=9).filter(any))
+def test_whole_weights_give_the_shares_of_the_same_fractions(weights: list[int]) -> None:
+    names = [f"d{i}" for i in range(len(weights))]
+    quick = shares_of(dict(zip(names, weights, strict=True)), names, "here")
+    exact = shares_of({name: Fraction(w) for name, w in zip(names, weights, strict=True)}, names, "here")
+    assert quick == exact

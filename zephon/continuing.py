@@ -37,7 +37,7 @@ from zephon.statefile import LANE, find_state
 
 MAY_DIFFER = ("packing.", "global_batch_size", "flush_every", "when_exhausted", "continues")
 """The fields, or how their names begin, that a phase may have otherwise than the one it continues."""
-OWN_PLUGINS = ("plugins.schedules.", "plugins.packers.")
+OWN_PLUGINS = "plugins.packers."
 """What a lock names of such fields."""
 SHORT = 12
 """Characters of a fingerprint in a note."""

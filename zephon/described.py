@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon.batch import Batch, digest
+from zephon.batch import Batch, Pieces, digest
 from zephon.opened import Opened
 
 
@@ -70,29 +70,27 @@ class DescribedRow:
 def describe_rows(opened: Opened, batch: Batch) -> Iterator[DescribedRow]:
     """Yields the rows of a batch in (lane, row) order.
 
-    Cost: a look at the order and at the reader's table for each piece; no data is read.
+    Cost: a look at the reader's table for each piece, and at the order for each dataset of a lane; no data is
+    read.
     """
     found, columns = digest(batch), batch.pieces
+    places = _locate(opened, batch, columns)
     for index in np.lexsort((batch.rows, batch.lanes)).tolist():
         lane, row, value = found[index]
         begin, pieces = 0, []
         for at in np.flatnonzero(columns.row == index).tolist():
-            dataset, position, length = (
-                int(c[at]) for c in (columns.dataset, columns.position, columns.length)
+            file, record = places[at]
+            piece = DescribedPiece(
+                dataset=batch.datasets[int(columns.dataset[at])],
+                file=file,
+                record=record,
+                position=int(columns.position[at]),
+                offset=int(columns.offset[at]),
+                begin=begin,
+                num_tokens=int(columns.length[at]),
             )
-            file, record = _locate(opened, dataset, lane, position)
-            pieces.append(
-                DescribedPiece(
-                    dataset=batch.datasets[dataset],
-                    file=file,
-                    record=record,
-                    position=position,
-                    offset=int(columns.offset[at]),
-                    begin=begin,
-                    num_tokens=length,
-                )
-            )
-            begin += length
+            pieces.append(piece)
+            begin = piece.end
         yield DescribedRow(
             step=batch.step,
             lane=lane,
@@ -103,7 +101,19 @@ def describe_rows(opened: Opened, batch: Batch) -> Iterator[DescribedRow]:
         )
 
 
-def _locate(opened: Opened, dataset: int, lane: int, position: int) -> tuple[str, int]:
-    """Returns (file, record) of the document at a position of a lane."""
-    address = opened.locate(dataset, lane, np.array([position], dtype=np.int64))
-    return opened.readers[dataset].where(int(address.chunk[0]), int(address.record[0]))
+def _locate(opened: Opened, batch: Batch, columns: Pieces) -> list[tuple[str, int]]:
+    """Returns (file, record) of every piece; asks once for each dataset of a lane."""
+    lanes = batch.lanes[columns.row]
+    order = np.lexsort((columns.position, lanes, columns.dataset))
+    places = [("", 0)] * len(order)
+    by_dataset, by_lane = (np.diff(column[order], prepend=-1) != 0 for column in (columns.dataset, lanes))
+    firsts = np.flatnonzero(by_dataset | by_lane)
+    for group in np.split(order, firsts[1:]) if len(order) else ():
+        dataset, lane = int(columns.dataset[group[0]]), int(lanes[group[0]])
+        positions, inverse = np.unique(columns.position[group], return_inverse=True)
+        found = opened.locate(dataset, lane, positions)
+        pairs = zip(found.chunk.tolist(), found.record.tolist(), strict=True)
+        known = [opened.readers[dataset].where(chunk, record) for chunk, record in pairs]
+        for at, i in zip(group.tolist(), inverse.tolist(), strict=True):
+            places[at] = known[i]
+    return places

@@ -17,6 +17,8 @@ from zephon.readers import RandomReader
 from zephon.recipe import Recipe, hash_json
 from zephon.tokenizer import TokenizerReport, tokenizer_lock
 
+OF_SCHEDULES = "plugins.schedules."
+"""What a lock records of schedules, for information."""
 ALLOWANCES = ("data", "held_out", "tokenizer", "plugins", "schedule")
 """What a restore can be told to accept although it differs."""
 MAX_FILES = 5
@@ -73,12 +75,15 @@ def _plugins(recipe: Recipe) -> dict[str, dict[str, str]]:
 
 
 def lock_hashes(lock: Mapping[str, Any]) -> dict[str, str]:
-    """Returns one hash for each thing that the lock names: what a state holds of it."""
+    """Returns one hash for each thing that the lock names: what a state holds of it.
+
+    But for the plugin of a schedule: its compiled table decides, and the past of that has a hash of its own.
+    """
     hashes = {f"data.{name}": hash_json(entry) for name, entry in lock["data"].items()}
     hashes |= {f"held_out.{name}": hash_json(entry) for name, entry in lock.get("held_out", {}).items()}
     hashes |= {f"tokenizer.{name}": str(value) for name, value in lock["tokenizer"].items()}
     hashes |= {f"plugins.{name}": hash_json(entry) for name, entry in lock["plugins"].items()}
-    return hashes
+    return {name: value for name, value in hashes.items() if not name.startswith(OF_SCHEDULES)}
 
 
 def core_version() -> str:

@@ -148,6 +148,13 @@ def absolute(written: str, base: Path) -> str:
     return os.path.normpath(os.path.join(os.path.abspath(base), expanded))
 
 
+def anchor(written: str, base: Path) -> str:
+    """Returns a path of a recipe as it may stand in one in another folder; `${VAR}` and `~` stay."""
+    if written.startswith(("~", "${")) or is_url(written):
+        return written
+    return os.path.normpath(os.path.join(os.path.abspath(base), written))
+
+
 def _find(pattern: str) -> tuple[str, list[str]]:
     """Returns the wildcard-free folder of `pattern` and the paths of its files, each once, in no order."""
     if os.path.isdir(pattern):

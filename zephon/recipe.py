@@ -21,6 +21,7 @@ from zephon.errors import check_whole
 from zephon.mixture import WorkSource, WorkSourceContext
 from zephon.order import GROUP_CHUNKS, GROUP_DOCUMENTS, WINDOW_CHUNKS, WINDOW_DOCUMENTS
 from zephon.packing import Carrying, PackerPlan, Packing
+from zephon.paths import anchor
 from zephon.readers.jsonl import CHUNK_BYTES
 from zephon.schedule import Constant, Schedule, ScheduleContext, ScheduleTable, compile_schedule
 from zephon.shape import divisors, listed, nearest
@@ -140,7 +141,10 @@ class Recipe:
 
     def _schedule_context(self) -> ScheduleContext:
         return ScheduleContext(
-            names=self.names, total_steps=self.total_steps, tokens_per_step=self.tokens_per_step
+            names=self.names,
+            total_steps=self.total_steps,
+            tokens_per_step=self.tokens_per_step,
+            base=self.base,
         )
 
     def build_work_source(self) -> WorkSource:
@@ -220,6 +224,27 @@ class Recipe:
             found.append((f"schedule from step {step}", ours.at(step or 0), theirs.at(step or 0)))
         return found
 
+    def anchored(self) -> Recipe:
+        """Returns the recipe with relative paths made absolute, so that its TOML may lie in any folder.
+
+        A schedule says what it has read of files.
+        """
+        datasets = tuple(
+            replace(dataset, paths=tuple(anchor(path, self.base) for path in dataset.paths))
+            for dataset in self.datasets
+        )
+        start = self.continues
+        if start is not None and start.path:
+            start = replace(start, path=anchor(start.path, self.base))
+        return replace(
+            self,
+            datasets=datasets,
+            continues=start,
+            tokenize=replace(self.tokenize, tokenizer=anchor(self.tokenize.tokenizer, self.base)),
+            catalogue=anchor(self.catalogue, self.base) if self.catalogue else "",
+            schedule=_with_content(self.schedule, self.build_schedule()),
+        )
+
     def evaluation(self, dataset: str | None = None) -> Recipe:
         """Returns the recipe of an evaluation: every document once, in file order, padded at the end.
 
@@ -290,6 +315,12 @@ def diff_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> li
     """Returns (field, ours, theirs) for every field that differs, by name; None where it is missing."""
     fields = sorted({*ours, *theirs})
     return [(name, ours.get(name), theirs.get(name)) for name in fields if ours.get(name) != theirs.get(name)]
+
+
+def _with_content(given: Schedule | Config, built: Schedule) -> Schedule | Config:
+    """Returns the table of a schedule as the built one says it, where that can."""
+    to_config = getattr(built, "to_config", None)
+    return given if to_config is None or not isinstance(given, Mapping) else dict(to_config())
 
 
 def _kind(table: str, config: dict[str, Any]) -> str:

@@ -24,7 +24,6 @@ from zephon.recipe import Recipe, hash_json
 from zephon.runtables import write_atomically, write_table
 from zephon.schedule import ScheduleTable
 from zephon.statefile import write_state_file
-from zephon.urls import is_url
 
 BATCHES = "batches"
 LOG_NAME = re.compile(r"rank_\d{5,}_\d{5,}\.jsonl")
@@ -193,7 +192,7 @@ def _write_description(opened: Opened, folder: Path) -> None:
     if start is not None:
         write_state_file(start.state, folder / START)
     try:
-        recipe = _anchored(opened.recipe).to_toml()
+        recipe = _described(opened.recipe).to_toml()
     except (ValueError, TypeError) as error:
         recipe = f"{NO_TOML}{error}\n"
     write_atomically(folder / RECIPE, recipe)
@@ -203,25 +202,10 @@ def _write_description(opened: Opened, folder: Path) -> None:
     write_table(opened.table, folder)
 
 
-def _anchored(recipe: Recipe) -> Recipe:
-    """Returns the recipe with relative paths made absolute, since the copy lies in another folder.
-
-    The state that it continues lies beside the copy.
-    """
-    datasets = [
-        replace(dataset, paths=tuple(_anchor(path, recipe.base) for path in dataset.paths))
-        for dataset in recipe.datasets
-    ]
-    tokenize = replace(recipe.tokenize, tokenizer=_anchor(recipe.tokenize.tokenizer, recipe.base))
+def _described(recipe: Recipe) -> Recipe:
+    """Returns the recipe as its copy says it, which lies in another folder with the state it continues."""
     start = None if recipe.continues is None else replace(recipe.continues, path=START)
-    catalogue = _anchor(recipe.catalogue, recipe.base) if recipe.catalogue else ""
-    return replace(recipe, datasets=tuple(datasets), tokenize=tokenize, continues=start, catalogue=catalogue)
-
-
-def _anchor(path: str, base: Path) -> str:
-    if path.startswith(("~", "${")) or is_url(path):
-        return path
-    return os.path.normpath(os.path.join(os.path.abspath(base), path))
+    return replace(recipe.anchored(), continues=start)
 
 
 def log_files(folder: Path) -> list[Path]:

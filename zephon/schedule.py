@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from zephon.errors import check_whole, unknown_field
@@ -39,6 +40,8 @@ class ScheduleContext:
     """The planned length of the run, where the recipe gives it."""
     tokens_per_step: int
     """global_batch_size * seq_len."""
+    base: Path = field(default_factory=Path)
+    """The folder at which relative paths of the recipe start."""
 
 
 @runtime_checkable
@@ -107,6 +110,9 @@ def shares_of(weights: Weights, names: Sequence[str], where: str) -> tuple[int, 
 
     Largest remainder, ties to the dataset named first; exact arithmetic, so equal ratios give equal shares.
     """
+    given = [weights.get(name) for name in names] if isinstance(weights, dict) else []
+    if len(given) == len(weights) and any(given) and all(type(w) is int and w >= 0 for w in given):
+        return _rounded_whole([int(weight) for weight in given if weight is not None])
     exact = check_weights(weights, where)
     if unknown := [name for name in exact if name not in names]:
         raise ValueError(f"{where}: no dataset is named {unknown[0]!r}; the datasets are {', '.join(names)}")
@@ -134,6 +140,17 @@ def _rounded(quotas: Sequence[Fraction]) -> tuple[int, ...]:
     """Returns whole numbers near `quotas`, which sum to PARTS, with the same sum."""
     shares = [int(quota) for quota in quotas]  # int() of a Fraction >= 0 rounds down
     by_remainder = sorted(range(len(quotas)), key=lambda i: (shares[i] - quotas[i], i))
+    for i in by_remainder[: PARTS - sum(shares)]:
+        shares[i] += 1
+    return tuple(shares)
+
+
+def _rounded_whole(weights: Sequence[int]) -> tuple[int, ...]:
+    """Returns what `_rounded` does of the quotas of whole weights, in a fifteenth of the time."""
+    total = sum(weights)
+    pairs = [divmod(weight * PARTS, total) for weight in weights]
+    shares = [share for share, _ in pairs]
+    by_remainder = sorted(range(len(pairs)), key=lambda i: (-pairs[i][1], i))
     for i in by_remainder[: PARTS - sum(shares)]:
         shares[i] += 1
     return tuple(shares)

@@ -15,7 +15,7 @@ from typing import Any
 
 from zephon.errors import StateError
 from zephon.lane import CarriedPiece, LaneState
-from zephon.lock import ALLOWANCES, NOUNS, check_lock, lock_hashes
+from zephon.lock import ALLOWANCES, NOUNS, OF_SCHEDULES, check_lock, lock_hashes
 from zephon.opened import Opened
 from zephon.order import ENDLESS
 from zephon.recipe import Recipe, diff_configuration, hash_json
@@ -229,7 +229,7 @@ def read_shared(state: Mapping[str, Any]) -> Shared:
             raise ValueError(f"{unknown[0]!r} is in no table of a lock")
         return Shared(
             configuration=dict(recipe["configuration"]),
-            lock=dict(lock),
+            lock={name: value for name, value in lock.items() if not name.startswith(OF_SCHEDULES)},
             steps=_whole(schedule["steps"]),
             past=schedule["past"],
             blocks=list(schedule["blocks"]),
@@ -263,15 +263,19 @@ def check_shared(
     shared, recipe = read_shared(state), opened.recipe
     num_saved = shared.num_datasets(recipe.names)
     check_configuration(shared.configuration, first_datasets(recipe, num_saved))
-    found = known_lock(opened, num_saved)
+    saved, found = (_without_schedule(lock) for lock in (shared.lock, known_lock(opened, num_saved)))
     cure = "accept other rows from here on with allow=[{}]"
-    locks = (None if shared.lock == found else earlier(), opened.lock)
-    notes = check_lock(shared.lock, found, allow, cure, locks)
+    locks = (None if saved == found else earlier(), opened.lock)
+    notes = check_lock(saved, found, allow, cure, locks)
     known = table.with_datasets(recipe.names[:num_saved], table.begun)
     begun = shared.steps + _is_inside(state)
     _check_added(table, num_saved, begun, allow)
     notes += _check_schedule(shared, known, allow)
     return shared, notes + describe_added(table, num_saved)
+
+
+def _without_schedule(lock: Mapping[str, str]) -> dict[str, str]:
+    return {n: v for n, v in lock.items() if not n.startswith("plugins.schedules.")}  # shares are compared
 
 
 def check_allowances(allow: Collection[str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -178,7 +177,7 @@ def write_design(design: Design, recipe: Recipe, folder: Path) -> list[Path]:
     """
     if folder.exists() and any(sorted(folder.iterdir())):
         raise ValueError(f"{folder} must be empty or new, and holds files; give another folder")
-    anchored = _anchored(recipe)
+    anchored = recipe.anchored()
     texts = {f"{run}.toml": design.recipe_of(i, anchored).to_toml() for i, run in enumerate(design.runs)} | {
         RATIOS: design.to_csv()
     }
@@ -186,26 +185,6 @@ def write_design(design: Design, recipe: Recipe, folder: Path) -> list[Path]:
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in texts]
-
-
-def _anchored(recipe: Recipe) -> Recipe:
-    """Returns the recipe with relative paths made absolute, since it is written to another folder."""
-    datasets = tuple(
-        replace(dataset, paths=tuple(_anchor(path, recipe.base) for path in dataset.paths))
-        for dataset in recipe.datasets
-    )
-    tokenize = replace(recipe.tokenize, tokenizer=_anchor(recipe.tokenize.tokenizer, recipe.base))
-    start = recipe.continues
-    if start is not None and start.path:
-        start = replace(start, path=_anchor(start.path, recipe.base))
-    catalogue = _anchor(recipe.catalogue, recipe.base) if recipe.catalogue else ""
-    return replace(recipe, datasets=datasets, tokenize=tokenize, continues=start, catalogue=catalogue)
-
-
-def _anchor(path: str, base: Path) -> str:
-    if path.startswith(("~", "${")) or "://" in path:
-        return path
-    return os.path.normpath(os.path.join(os.path.abspath(base), path))
 
 
 def repetition_warnings(

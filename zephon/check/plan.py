@@ -17,6 +17,8 @@ from zephon.shape import NEAREST, cure_shape, divisors, listed, nearest
 
 WORTH_SAYING = 100
 """What stays unread of a dataset is said where it is at least this part of it."""
+RAMP_STEPS = 10
+"""A weight that rounds to zero for fewer steps is the begin or the end of a ramp."""
 EVEN = 20
 """With so many documents in each, lanes of a dataset that ends do so at nearly the same step."""
 
@@ -179,9 +181,12 @@ def _drawn(recipe: Recipe, table: ScheduleTable, index: int, num_steps: int) -> 
 
 
 def _rounded_away(schedule: Schedule, table: ScheduleTable) -> Iterator[tuple[str, int, float]]:
-    """Yields (dataset, first step, weight) where a weight > 0 has a share of zero."""
+    """Yields (dataset, first step, weight) where a weight > 0 has a share of zero for RAMP_STEPS or more."""
     seen: set[str] = set()
-    for start, shares in zip(table.starts, table.shares, strict=True):
+    ends = (*table.starts[1:], table.starts[-1] + RAMP_STEPS)
+    for start, end, shares in zip(table.starts, ends, table.shares, strict=True):
+        if end - start < RAMP_STEPS or all(shares):
+            continue
         weights = schedule.weights(start)
         for name, share in zip(table.names, shares, strict=True):
             if share == 0 and weights[name] > 0 and name not in seen:

@@ -1,0 +1,216 @@
+"""Blends between two mixtures: `Ramp` (kinds linear, cosine, smoothstep, exponential and ramp) and `Wsd`.
+
+Upstream: the `[schedule]` table of a recipe, or Python. Downstream: `zephon.compile_schedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zephon import ScheduleContext
+from zephon_curriculum.schedules.easing import LINEAR, Easing
+from zephon_curriculum.schedules.fields import Config, Weights, check_fields, mixture
+from zephon_curriculum.schedules.mixing import Knots, written
+from zephon_curriculum.schedules.units import check_steps, or_end, or_last, to_length, to_steps
+
+SHORT = ("linear", "cosine", "smoothstep", "exponential")
+"""Kinds of schedule that are a ramp with the easing of that name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ramp:
+    """From one mixture to another: `from_` in full up to step `begin`, `to` in full from step `end` on."""
+
+    from_: Weights
+    to: Weights
+    begin: int = 0
+    end: int
+    easing: Easing = LINEAR
+    every: int = 1
+    """The weights change at every so many steps only, which keeps the table of a long ramp small."""
+    _knots: Knots = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_steps("schedule ramp: `begin`", self.begin, 0)
+        check_steps("schedule ramp: `end`", self.end, 1)
+        check_steps("schedule ramp: `every`", self.every, 1)
+        if self.begin >= self.end:
+            raise ValueError(f"schedule ramp: `begin` must be before `end`, got {self.begin} and {self.end}")
+        object.__setattr__(self, "_knots", Knots.of([self.from_, self.to], "schedule ramp"))
+
+    @classmethod
+    def from_config(cls, config: Config, context: ScheduleContext) -> Ramp:
+        """Returns the ramp of `from`, `to` and, optionally, `begin`, `end`, `easing` and `every`.
+
+        Where `end` is left out it is the last step of the run, by the recipe's `total_steps`.
+        """
+        check_fields("schedule ramp", config, ("from", "to"), ("begin", "end", "easing", "every"))
+        return read_ramp("ramp", config, context, Easing.of(config.get("easing", LINEAR), "schedule ramp"))
+
+    def to_config(self) -> dict[str, Any]:
+        """Returns the table of a recipe that this schedule is made of."""
+        is_short = self.easing.kind in SHORT
+        config: dict[str, Any] = {"kind": self.easing.kind if is_short else "ramp"}
+        config |= {"from": written(self.from_), "to": written(self.to), "begin": self.begin, "end": self.end}
+        easing = self.easing.to_config()
+        if not is_short:
+            config["easing"] = easing
+        elif isinstance(easing, dict):
+            config["rate"] = easing["rate"]
+        return config if self.every == 1 else config | {"every": self.every}
+
+    def weights(self, step: int) -> Weights:
+        """Returns the blend of `step`, in whole numbers."""
+        if step <= self.begin:
+            return self._knots.at(0)
+        if step >= self.end:
+            return self._knots.at(1)
+        done = (step - self.begin) // self.every * self.every
+        return self._knots.blend(0, 1, self.easing.at(done, self.end - self.begin))
+
+    def changes(self) -> Sequence[int]:
+        """Returns 0, every step of the blend, and its end."""
+        return (0, *range(self.begin + self.every, self.end, self.every), self.end)
+
+    def __str__(self) -> str:
+        """Returns the ramp in a line."""
+        texts = f"{self._knots.text(0)} -> {self._knots.text(1)}"
+        return f"{self.easing}: {texts} over steps {self.begin} to {self.end}"
+
+
+def read_ramp(kind: str, config: Config, context: ScheduleContext, easing: Easing) -> Ramp:
+    """Returns the ramp of a table whose fields have been checked."""
+    where = f"schedule {kind}"
+    begin = to_steps(config.get("begin", 0), context, f"{where}: `begin`")
+    end = or_last(config.get("end"), context, f"{where}: `end`")
+    if begin >= end:
+        raise ValueError(
+            f"{where}: `begin` must be before `end`, got {config.get('begin', 0)!r} (step {begin}) and "
+            f"{config.get('end', 'the end of the run')!r} (step {end})"
+        )
+    return Ramp(
+        from_=mixture(f"{where}, `from`", config["from"], context),
+        to=mixture(f"{where}, `to`", config["to"], context),
+        begin=begin,
+        end=end,
+        easing=easing,
+        every=to_length(config.get("every", 1), context, f"{where}: `every`"),
+    )
+
+
+def _short(kind: str, config: Config, context: ScheduleContext) -> Ramp:
+    rate = ("rate",) if kind == "exponential" else ()
+    check_fields(f"schedule {kind}", config, ("from", "to"), ("begin", "end", "every", *rate))
+    own = {"rate": config["rate"]} if "rate" in config else {}
+    return read_ramp(kind, config, context, Easing.of({"kind": kind, **own}, f"schedule {kind}"))
+
+
+def linear(config: Config, context: ScheduleContext) -> Ramp:
+    """Returns the ramp that goes the same way in every step."""
+    return _short("linear", config, context)
+
+
+def cosine(config: Config, context: ScheduleContext) -> Ramp:
+    """Returns the ramp that begins and ends slowly, by half a wave of the cosine."""
+    return _short("cosine", config, context)
+
+
+def smoothstep(config: Config, context: ScheduleContext) -> Ramp:
+    """Returns the ramp that begins and ends slowly, by 3 t^2 - 2 t^3."""
+    return _short("smoothstep", config, context)
+
+
+def exponential(config: Config, context: ScheduleContext) -> Ramp:
+    """Returns the ramp on which what is left of the way falls by exp(-rate t); `rate` is 5 if left out."""
+    return _short("exponential", config, context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wsd:
+    """Holds `from_`, then blends to `to` in the `last` steps before `end`: the mixture of a WSD run."""
+
+    from_: Weights
+    to: Weights
+    last: int
+    """Steps of the decay, the last of which is `end` - 1."""
+    end: int
+    blend: int | None = None
+    """Steps of the decay until `to` is reached; 0: at once; None: in its last step."""
+    easing: Easing = LINEAR
+    every: int = 1
+    _ramp: Ramp | None = field(init=False, repr=False, compare=False)
+    _knots: Knots = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_steps("schedule wsd: `end`", self.end, 1)
+        check_steps("schedule wsd: `last`", self.last, 1)
+        blend = self.last - 1 if self.blend is None else self.blend
+        check_steps("schedule wsd: `blend`", blend, 0)
+        if self.last > self.end or blend > self.last:
+            raise ValueError(
+                f"schedule wsd: `last` must be at most `end`, and `blend` at most `last`, got {self.last} of "
+                f"{self.end} steps and a blend of {blend}"
+            )
+        ramp = None
+        if blend:
+            ramp = Ramp(
+                from_=self.from_,
+                to=self.to,
+                begin=self.decay,
+                end=self.decay + blend,
+                easing=self.easing,
+                every=self.every,
+            )
+        object.__setattr__(self, "_ramp", ramp)
+        object.__setattr__(self, "_knots", Knots.of([self.from_, self.to], "schedule wsd"))
+
+    @property
+    def decay(self) -> int:
+        """Returns the step at which the decay begins."""
+        return self.end - self.last
+
+    @classmethod
+    def from_config(cls, config: Config, context: ScheduleContext) -> Wsd:
+        """Returns the schedule of `from`, `to`, `last` and, optionally, `end`, `blend`, `easing` and `every`.
+
+        `end` is the recipe's `total_steps` where it is left out.
+        """
+        where = "schedule wsd"
+        check_fields(where, config, ("from", "to", "last"), ("end", "blend", "easing", "every"))
+        blend = config.get("blend")
+        return cls(
+            from_=mixture(f"{where}, `from`", config["from"], context),
+            to=mixture(f"{where}, `to`", config["to"], context),
+            last=to_length(config["last"], context, f"{where}: `last`"),
+            end=or_end(config.get("end"), context, f"{where}: `end`"),
+            blend=None if blend is None else to_steps(blend, context, f"{where}: `blend`"),
+            easing=Easing.of(config.get("easing", LINEAR), where),
+            every=to_length(config.get("every", 1), context, f"{where}: `every`"),
+        )
+
+    def to_config(self) -> dict[str, Any]:
+        """Returns the table of a recipe that this schedule is made of."""
+        config: dict[str, Any] = {"kind": "wsd", "from": written(self.from_), "to": written(self.to)}
+        config |= {"last": self.last, "end": self.end}
+        config |= {} if self.blend is None else {"blend": self.blend}
+        config |= {} if self.easing == LINEAR else {"easing": self.easing.to_config()}
+        return config if self.every == 1 else config | {"every": self.every}
+
+    def weights(self, step: int) -> Weights:
+        """Returns the weights of `step`, in whole numbers."""
+        return self._knots.at(step >= self.decay) if self._ramp is None else self._ramp.weights(step)
+
+    def changes(self) -> Sequence[int]:
+        """Returns 0 and the steps of the blend."""
+        if self._ramp is not None:
+            return self._ramp.changes()
+        return (0, self.decay) if self.decay else (0,)
+
+    def __str__(self) -> str:
+        """Returns the schedule in a line."""
+        held = f"wsd: {self._knots.text(0)} up to step {self.decay}, then"
+        if self._ramp is None:
+            return f"{held} at once {self._knots.text(1)}"
+        return f"{held} {self.easing} to {self._knots.text(1)} by step {self._ramp.end}"
