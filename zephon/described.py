@@ -104,7 +104,7 @@ def describe_rows(opened: Opened, batch: Batch) -> Iterator[DescribedRow]:
 def _locate(opened: Opened, batch: Batch, columns: Pieces) -> list[tuple[str, int]]:
     """Returns (file, record) of every piece; asks once for each dataset of a lane."""
     lanes = batch.lanes[columns.row]
-    order = np.lexsort((columns.position, lanes, columns.dataset))
+    order = np.lexsort((lanes, columns.dataset))
     places = [("", 0)] * len(order)
     by_dataset, by_lane = (np.diff(column[order], prepend=-1) != 0 for column in (columns.dataset, lanes))
     firsts = np.flatnonzero(by_dataset | by_lane)

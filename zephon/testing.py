@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -335,7 +336,7 @@ def _load(part: object) -> object:
 
 def _check_fresh(role: str, path: str, expected: str, context: ScheduleContext | int) -> None:
     """Compares with the answers in a new process, under another hash seed."""
-    given = context if isinstance(context, int) else asdict(context)
+    given = context if isinstance(context, int) else asdict(context) | {"base": str(context.base)}
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     found = subprocess.run(
         [sys.executable, "-c", "import zephon.testing as t; t._answer()", role, path, json.dumps(given)],
@@ -362,5 +363,5 @@ def _answer() -> None:
 
 
 def _fresh_table(path: str, context: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {**context, "names": tuple(context["names"])}
+    fields = {**context, "names": tuple(context["names"]), "base": Path(context["base"])}
     return compile_schedule(cast(Schedule, _load(path)), ScheduleContext(**fields)).to_json()
