@@ -1,0 +1,285 @@
+"""`zephon plan`: what a run draws of each dataset, how often it is read and when it ends, before it runs.
+
+Upstream: the shell. Downstream: `zephon_curriculum.plan`, `.allocate`, `.exhaustion` and `.charts`. Without a
+file of estimates the lengths are measured, as `zephon estimate` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from zephon import Constant, Opened, Recipe, ScheduleTable, open_recipe
+from zephon.cli.common import (
+    BackendOption,
+    CacheOption,
+    JsonOption,
+    LateProgress,
+    RecipeArgument,
+    SetOption,
+    add_row,
+    new_table,
+    visible,
+    write,
+    write_json,
+    write_table,
+)
+from zephon_curriculum.allocate import cap_schedule
+from zephon_curriculum.estimate import TokenEstimation
+from zephon_curriculum.estimates import Estimates
+from zephon_curriculum.exhaustion import ExactEnds, exact_ends
+from zephon_curriculum.opening import Opening, folder_of, opened, recipe_of, table_of
+from zephon_curriculum.plan import Comparison, Plan
+from zephon_curriculum.plan import plan as make_plan
+from zephon_curriculum.plan_text import comparison_table, head, tables
+
+StepsOption = Annotated[int | None, typer.Option("--steps", min=1, help="Plan so many steps.")]
+EpochsOption = Annotated[
+    str | None,
+    typer.Option("--epochs", metavar="N", help="As many steps as N epochs of all data, or web=N of one."),
+]
+EstimatesOption = Annotated[
+    Path | None, typer.Option("--estimates", help="What `zephon estimate --out` wrote.")
+]
+NoEstimateOption = Annotated[
+    bool, typer.Option("--no-estimate", help="Measure nothing: epochs stay unknown.")
+]
+RateOption = Annotated[float | None, typer.Option("--rate", min=1e-9, help="Tokens a second, for the hours.")]
+CapOption = Annotated[
+    list[str] | None,
+    typer.Option("--cap", metavar="NAME=N", help="At most N epochs of a dataset: web=4."),
+]
+FloorOption = Annotated[
+    list[str] | None,
+    typer.Option("--floor", metavar="NAME=N", help="At least N epochs of a dataset."),
+]
+ExactOption = Annotated[
+    bool,
+    typer.Option("--exact", help="Run the loader on lengths, too: exact ends; reads all data once."),
+]
+PngOption = Annotated[Path | None, typer.Option("--png", help="Draw the mixture to this file.")]
+SvgOption = Annotated[Path | None, typer.Option("--svg", help="Draw the mixture to this file.")]
+CsvOption = Annotated[
+    Path | None, typer.Option("--csv", help="Write the shares, for a schedule of kind `table`.")
+]
+
+
+def plan(
+    recipe: RecipeArgument,
+    steps: StepsOption = None,
+    epochs: EpochsOption = None,
+    estimates: EstimatesOption = None,
+    no_estimate: NoEstimateOption = False,
+    rate: RateOption = None,
+    caps: CapOption = None,
+    floors: FloorOption = None,
+    exact: ExactOption = False,
+    png: PngOption = None,
+    svg: SvgOption = None,
+    csv: CsvOption = None,
+    settings: SetOption = None,
+    cache: CacheOption = None,
+    backend: BackendOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Plan a run: tokens drawn and trained by phase, epochs, first repeats, ends, hours, warnings.
+
+    Without --estimates a small sample is measured, or taken from the cache. --cap and --floor find the
+    schedule nearest to the recipe's that keeps the epochs in bounds, those of max_epochs too; both plans are
+    shown.
+    """
+    asked = _Asked(
+        named=recipe,
+        how=Opening(settings=tuple(settings or ()), cache=cache, backend=backend),
+        steps=steps,
+        rate=rate,
+        epochs=None if epochs is None else parse_epochs(epochs),
+        caps=_parse_bounds(caps, "--cap"),
+        floors=_parse_bounds(floors, "--floor"),
+    )
+    given = None if estimates is None else Estimates.read(estimates)
+    with LateProgress() as progress:
+        found = _work(asked, given, measures=not no_estimate, exact=exact, progress=progress)
+    written = _write_files(found.plan, [path for path in (png, svg) if path is not None], csv)
+    if as_json:
+        write_json(_as_json(found))
+    else:
+        _draw(found, written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the options say."""
+
+    named: str
+    how: Opening
+    steps: int | None
+    epochs: float | Mapping[str, float] | None
+    rate: float | None
+    caps: Mapping[str, float]
+    floors: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What was planned."""
+
+    plan: Plan
+    comparison: Comparison | None
+    """With the recipe's own schedule, where bounds made another."""
+    exact: ExactEnds | None
+
+
+def parse_epochs(text: str) -> float | dict[str, float]:
+    """Returns the number of `3`, or the dataset and number of `math=3`."""
+    name, equals, number = text.rpartition("=")
+    value = _positive(number, "--epochs takes N or NAME=N")
+    return {name: value} if equals else value
+
+
+def _parse_bounds(texts: Sequence[str] | None, option: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for text in texts or ():
+        name, equals, number = text.rpartition("=")
+        if not equals or name in found:
+            raise typer.BadParameter(f"{option} takes NAME=EPOCHS, once a dataset; got {text!r}")
+        found[name] = _positive(number, f"{option} takes NAME=EPOCHS")
+    return found
+
+
+def _positive(text: str, rule: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise typer.BadParameter(f"{rule}, a number > 0; got {text!r}")
+    return value
+
+
+def _work(
+    asked: _Asked, given: Estimates | None, *, measures: bool, exact: bool, progress: LateProgress
+) -> _Found:
+    """Opens what has to be opened, and plans."""
+    recipe = recipe_of(asked.named, asked.how)
+    if not (exact or (measures and given is None)):
+        return _plans(asked, recipe, None, given)
+    if recipe.total_steps is None and (asked.steps or asked.epochs) and folder_of(asked.named) is None:
+        made = _open_without_length(recipe, asked, progress)
+        try:
+            return _measured(asked, recipe, made, given, exact=exact, progress=progress)
+        finally:
+            made.close()
+    with opened(asked.named, asked.how, progress) as found:
+        return _measured(asked, recipe, found.opened, given, exact=exact, progress=progress)
+
+
+def _open_without_length(recipe: Recipe, asked: _Asked, progress: LateProgress) -> Opened:
+    """Returns the data opened with a constant schedule: the recipe's own may need the run's length."""
+    constant = replace(recipe, schedule=Constant(dict.fromkeys(recipe.names, 1)))
+    return open_recipe(constant, cache=asked.how.cache, backend=asked.how.backend, report=progress)
+
+
+def _measured(
+    asked: _Asked,
+    recipe: Recipe,
+    data: Opened,
+    given: Estimates | None,
+    *,
+    exact: bool,
+    progress: LateProgress,
+) -> _Found:
+    estimation = TokenEstimation(cache=asked.how.cache, backend=asked.how.backend)
+    estimates = given or estimation.measure(data, report=progress)
+    found = _plans(asked, recipe, data, estimates)
+    if not exact:
+        return found
+    steps = found.plan.asked_steps
+    ends = exact_ends(
+        replace(data, recipe=recipe, table=found.plan.asked_table), max_steps=steps, report=progress
+    )
+    return replace(found, exact=ends)
+
+
+def _plans(asked: _Asked, recipe: Recipe, data: Opened | None, estimates: Estimates | None) -> _Found:
+    """Returns the plan; with bounds, that of the schedule they make, and what differs."""
+    steps = asked.steps
+    if asked.epochs is not None:
+        steps = make_plan(recipe, estimates=estimates, epochs=asked.epochs, steps=steps).asked_steps
+    length = steps or recipe.total_steps
+    built = recipe if recipe.total_steps or length is None else replace(recipe, total_steps=length)
+    is_run = folder_of(asked.named) is not None
+    table = table_of(asked.named, asked.how) if is_run else built.compile_schedule()
+    source: Recipe | Opened = built if data is None else replace(data, recipe=built, table=table)
+    first = make_plan(source, steps, estimates, rate=asked.rate, table=table if is_run else None)
+    if not (asked.caps or asked.floors):
+        return _Found(plan=first, comparison=None, exact=None)
+    sizes = {n: e.tokens.value for n, e in (estimates or {}).items() if e.tokens is not None}
+    ends = {d.name: d.max_epochs for d in recipe.datasets if d.max_epochs is not None and d.name in sizes}
+    caps = ends | {n: min(cap, ends.get(n, cap)) for n, cap in asked.caps.items()}
+    if missing := [n for n in (*caps, *asked.floors) if n in recipe.names and n not in sizes]:
+        raise ValueError(f"--cap and --floor need the tokens of {missing[0]!r}; give --estimates")
+    capped = cap_schedule(
+        table, sizes=sizes, total_steps=first.asked_steps, tokens_per_step=recipe.tokens_per_step,
+        max_epochs=caps, min_epochs=asked.floors,
+    )  # fmt: skip
+    second = make_plan(source, steps, estimates, rate=asked.rate, table=capped)
+    return _Found(plan=second, comparison=first.compare(second), exact=None)
+
+
+def _write_files(planned: Plan, pictures: Sequence[Path], csv: Path | None) -> list[Path]:
+    """Returns the files that were asked for, written."""
+    for path in pictures:
+        from zephon_curriculum.charts import mixture_chart
+
+        mixture_chart(planned, path)
+    if csv is not None:
+        _write_csv(planned.asked_table, csv)
+    return [*pictures, *([] if csv is None else [csv])]
+
+
+def _write_csv(table: ScheduleTable, path: Path) -> None:
+    lines = [",".join(["step", *table.names])]
+    lines += [",".join(map(str, [s, *e])) for s, e in zip(table.starts, table.shares, strict=True)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _as_json(found: _Found) -> dict[str, Any]:
+    return found.plan.to_json() | {
+        "comparison": None if found.comparison is None else asdict(found.comparison),
+        "exact": None if found.exact is None else asdict(found.exact),
+    }
+
+
+def _draw(found: _Found, written: Sequence[Path]) -> None:
+    if found.comparison is not None:
+        write("the recipe's schedule and the one within the bounds:")
+        write_table(comparison_table(found.comparison))
+        write("")
+    write(head(found.plan))
+    for table in tables(found.plan):
+        write("")
+        write_table(table)
+    if found.exact is not None:
+        _draw_exact(found.exact)
+    if found.plan.warnings:
+        write("")
+    for warning in found.plan.warnings:
+        write(f"warning: {visible(warning)}")
+    for path in written:
+        write(f"written to {visible(str(path))}")
+
+
+def _draw_exact(exact: ExactEnds) -> None:
+    table = new_table("dataset", "#first lane ends", "#last lane ends", "#unread tokens", title="exact ends")
+    for end in exact.datasets:
+        ends = ("-" if step is None else f"{step:,}" for step in (end.first, end.last))
+        add_row(table, end.name, *ends, f"{end.unread_tokens:,}")
+    write("")
+    write_table(table)
+    write(f"the run has {exact.num_steps:,} steps" + (", then the data end" if exact.is_over else ""))

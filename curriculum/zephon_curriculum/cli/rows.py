@@ -1,0 +1,56 @@
+"""Rows and their pieces as lines for people, and the options that commands on lanes share.
+
+Upstream: the commands beside it. Downstream: standard output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zephon import DescribedPiece, DescribedRow
+from zephon.cli.common import cut, visible, write
+
+StateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        metavar="PATH",
+        help="Begin with this state: a state file, a run folder, a checkpoint folder.",
+        show_default="a run's newest snapshot, else step 0",
+    ),
+]
+WidthOption = Annotated[int, typer.Option("--width", min=8, help="Characters of text shown of a piece.")]
+
+
+def named_step(step: int) -> str:
+    """Returns a step as people and trainers number it."""
+    return f"step {step} (a trainer that counts from 1 logs it as {step + 1})"
+
+
+def plural(number: int, noun: str) -> str:
+    """Returns a number with its noun."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def draw_row(row: DescribedRow, texts: Sequence[str], width: int) -> None:
+    """Writes a row as plain lines, which are never wrapped."""
+    pieces = plural(len(row.pieces), "piece")
+    write(f"\nstep {row.step}, lane {row.lane}, row {row.row}: {pieces}, digest {row.digest[:12]}")
+    for piece, text in zip(row.pieces, texts, strict=True):
+        write(f"  {piece_line(piece)}")
+        write(f"    {cut(text, width)}")
+    if row.padding_tokens:
+        write(f"  [{row.num_tokens}, {len(row.tokens)})  padding")
+
+
+def piece_line(piece: DescribedPiece) -> str:
+    """Returns where a piece lies and comes from, in one line."""
+    rest = f", {piece.offset} tokens in" if piece.offset else ""
+    return (
+        f"[{piece.begin}, {piece.end})  {visible(piece.dataset)}  {visible(piece.file)} "
+        f"record {piece.record}  position {piece.position}{rest}"
+    )

@@ -1,0 +1,290 @@
+"""What two recipes or two runs have otherwise: configuration, data, mixture, log and, of runs, the rows.
+
+Upstream: recipes and run folders, as files; no data is opened. Downstream: notebooks, `zephon diff`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon import (
+    PARTS,
+    LoggedRows,
+    Recipe,
+    ScheduleTable,
+    changed_lock,
+    read_lock,
+    read_log_files,
+)
+from zephon_curriculum.log.entries import Decision, Entry, Proposal, RecipeChange, body_json
+from zephon_curriculum.log.folder import log_of
+from zephon_curriculum.log.history import History
+from zephon_curriculum.opening import PLAIN, Named, Opening, folder_of, recipe_of, table_of
+
+Int64 = NDArray[np.int64]
+ALL_STEPS = range(1 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDifference:
+    """One field that the two have otherwise; None where one lacks it."""
+
+    name: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureDifference:
+    """The first step of which shares, skipped steps or dropped documents differ."""
+
+    step: int
+    a: dict[str, float]
+    b: dict[str, float]
+    """Shares by dataset at that step; they may be equal where something else differs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDifference:
+    """The first row, by (step, lane, row), of which the runs logged different digests."""
+
+    step: int
+    lane: int
+    row: int
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryDifference:
+    """A change of the curriculum that only one of the logs has accepted."""
+
+    run: str
+    """a or b."""
+    number: int
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What differs between a and b."""
+
+    fields: tuple[FieldDifference, ...]
+    """Of the configurations, and `total_steps`."""
+    places: tuple[FieldDifference, ...]
+    """Paths of data and tokenizer. They count only where no lock of either says what lies there."""
+    lock: tuple[FieldDifference, ...]
+    """Of data, tokenizer and plugins, by the locks of two runs."""
+    is_locked: bool
+    """Whether both have a lock."""
+    mixture: MixtureDifference | None
+    num_steps: int
+    """The common steps, of which tokens are planned in `tokens`."""
+    tokens: dict[str, tuple[float, float]]
+    """Tokens planned of each dataset by a and b."""
+    num_rows: int | None
+    """Rows that both runs logged; None where they are not two runs with lanes of one shape."""
+    first_row: RowDifference | None
+    entries: tuple[EntryDifference, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Returns whether nothing differs that can change a row."""
+        places = () if self.is_locked else self.places
+        found = (self.fields, places, self.lock, self.entries, self.mixture or (), self.first_row or ())
+        return not any(found)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the comparison as JSON data."""
+        return {"equal": self.is_equal} | asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the two, as far as it can be read without its data."""
+
+    recipe: Recipe
+    table: ScheduleTable
+    folder: Path | None
+    logged: LoggedRows | None
+    """The rows that a run delivered."""
+    history: History | None
+
+
+def compare(a: Named, b: Named, *, steps: int | None = None, how: Opening = PLAIN) -> Comparison:
+    """Returns what a and b have otherwise.
+
+    `steps` is how many of them to plan tokens for; by default those that both runs delivered, else the
+    smaller `total_steps`, else up to the last change. Cost: of runs, a pass over their batch logs and 32
+    bytes a row.
+    """
+    sides = (_read(a, how), _read(b, how))
+    ours, theirs = sides
+    logged = _compare_rows(ours, theirs)
+    names = tuple(dict.fromkeys(ours.recipe.names + theirs.recipe.names))
+    num_steps = _num_steps(sides) if steps is None else steps
+    locks = [None if side.folder is None else read_lock(side.folder) for side in sides]
+    return Comparison(
+        fields=_fields(_configuration(ours.recipe), _configuration(theirs.recipe)),
+        places=_fields(_places(ours.recipe), _places(theirs.recipe)),
+        lock=_changed(locks[0], locks[1]),
+        is_locked=None not in locks,
+        mixture=_compare_mixtures(ours.table, theirs.table, names),
+        num_steps=num_steps,
+        tokens=_planned(sides, names, num_steps),
+        num_rows=None if logged is None else logged[0],
+        first_row=None if logged is None else logged[1],
+        entries=_compare_entries(ours.history, theirs.history),
+    )
+
+
+def _read(named: Named, how: Opening) -> _Side:
+    folder, recipe, logged, history = folder_of(named), recipe_of(named, how), None, None
+    if folder is not None:
+        log = log_of(folder)
+        history = History.read(log) if log.exists else None
+        if files := read_log_files(folder):
+            logged = LoggedRows(range(recipe.lanes), ALL_STEPS, rows_per_step=recipe.rows_per_step)
+            for file in files:
+                logged.add(file)
+    return _Side(recipe, table_of(named, how), folder, logged, history)
+
+
+# Configuration and data -------------------------------------------------------------------------------------
+
+
+def _configuration(recipe: Recipe) -> dict[str, Any]:
+    return recipe.configuration() | {"total_steps": recipe.total_steps}
+
+
+def _places(recipe: Recipe) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        f"datasets.{d.name}.path": [_absolute(path, recipe.base) for path in d.paths] for d in recipe.datasets
+    }
+    tokenizer = recipe.tokenize.tokenizer
+    if (recipe.base / tokenizer).exists():  # else the name of one
+        tokenizer = _absolute(tokenizer, recipe.base)
+    return found | {"tokenize.tokenizer": tokenizer}
+
+
+def _absolute(path: str, base: Path) -> str:
+    """Returns a path from the root, so that a recipe and the copy of it in a run folder agree."""
+    return path if "://" in path or path.startswith(("~", "${")) else os.path.abspath(base / path)
+
+
+def _fields(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[FieldDifference, ...]:
+    pairs = ((name, *(_plain(side.get(name)) for side in (a, b))) for name in sorted({*a, *b}))
+    return tuple(FieldDifference(name, x, y) for name, x, y in pairs if x != y)
+
+
+def _plain(value: object) -> Any:
+    """Returns a value as JSON gives it back, where a tuple is a list."""
+    return json.loads(json.dumps(value))
+
+
+def _changed(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> tuple[FieldDifference, ...]:
+    if a is None or b is None:
+        return ()
+    return tuple(FieldDifference(each.name, each.run, each.here) for each in changed_lock(a, b))
+
+
+# Mixture ----------------------------------------------------------------------------------------------------
+
+
+def _num_steps(sides: Sequence[_Side]) -> int:
+    known = [s.recipe.total_steps if s.logged is None else s.logged.end_step for s in sides]
+    if found := [steps for steps in known if steps is not None]:
+        return min(found)
+    return 1 + max(side.table.starts[-1] for side in sides)
+
+
+def _columns(table: ScheduleTable, names: tuple[str, ...]) -> Int64:
+    """Returns the shares of a table, (num_starts, D), with a column for each of `names`."""
+    columns = np.zeros((len(table.starts), len(names)), dtype=np.int64)
+    columns[:, [names.index(name) for name in table.names]] = np.array(table.shares, dtype=np.int64)
+    return columns
+
+
+def _compare_mixtures(a: ScheduleTable, b: ScheduleTable, names: tuple[str, ...]) -> MixtureDifference | None:
+    steps = np.array(sorted({*a.starts, *b.starts}), dtype=np.int64)
+    shares = [
+        _columns(table, names)[np.searchsorted(np.array(table.starts), steps, side="right") - 1]
+        for table in (a, b)
+    ]
+    others = [int(step) for step in steps[(shares[0] != shares[1]).any(axis=1)][:1]]
+    others += [begin for begin, _ in {*a.skips} ^ {*b.skips}]
+    others += [drop.step for drop in {*a.drops} ^ {*b.drops}]
+    if not others:
+        return None
+    first = min(others)
+    at = [dict(zip(table.names, (s / PARTS for s in table.at(first)), strict=True)) for table in (a, b)]
+    return MixtureDifference(step=first, a=at[0], b=at[1])
+
+
+def _planned(
+    sides: Sequence[_Side], names: tuple[str, ...], num_steps: int
+) -> dict[str, tuple[float, float]]:
+    planned = []
+    for side in sides:
+        starts = np.array(side.table.starts, dtype=np.int64)
+        lengths = np.diff(np.minimum(np.append(starts, num_steps), num_steps))
+        parts = (_columns(side.table, names) * lengths[:, None]).sum(axis=0)
+        planned.append([int(part) * side.recipe.tokens_per_step / PARTS for part in parts])
+    return {name: (planned[0][i], planned[1][i]) for i, name in enumerate(names)}
+
+
+# Runs -------------------------------------------------------------------------------------------------------
+
+
+def _compare_rows(a: _Side, b: _Side) -> tuple[int, RowDifference | None] | None:
+    """Returns (rows that both logged, the first that differs); None where there is nothing to compare."""
+    if a.logged is None or b.logged is None:
+        return None
+    if (a.recipe.lanes, a.recipe.rows_per_step) != (b.recipe.lanes, b.recipe.rows_per_step):
+        return None
+    num_rows, first = a.logged.compare_with(b.logged)
+    if first is None:
+        return num_rows, None
+    lane, row = first
+    return num_rows, RowDifference(
+        step=row // a.recipe.rows_per_step,
+        lane=lane,
+        row=row,
+        a=str(a.logged.digest(lane, row)),
+        b=str(b.logged.digest(lane, row)),
+    )
+
+
+def _compare_entries(a: History | None, b: History | None) -> tuple[EntryDifference, ...]:
+    ours, theirs = (({} if log is None else _accepted(log)) for log in (a, b))
+    found = [EntryDifference("a", e.number, body_json(e.body)) for k, e in ours.items() if k not in theirs]
+    found += [EntryDifference("b", e.number, body_json(e.body)) for k, e in theirs.items() if k not in ours]
+    return tuple(sorted(found, key=lambda each: (each.number, each.run)))
+
+
+def _accepted(history: History) -> dict[str, Entry]:
+    """Returns the entries that count, by what they say of the mixture; who wrote them and why is left out."""
+    begins = history.begins()
+    found = {}
+    for entry in history.entries:
+        body, said = entry.body, body_json(entry.body)
+        if isinstance(body, Proposal | Decision) and entry.number not in begins:
+            continue
+        if isinstance(body, Proposal):
+            said = {name: said[name] for name in ("at_step", "until", "ops")}
+        elif isinstance(body, Decision):
+            said = {name: said[name] for name in ("from_step", "weights")}
+        elif isinstance(body, RecipeChange):
+            said = {name: said[name] for name in ("step", "table")}
+        else:
+            continue
+        found[json.dumps(said, sort_keys=True)] = entry
+    return found

@@ -1,0 +1,142 @@
+"""From what a user names - a recipe, a file, a run folder - to opened data, its table and a state of the run.
+
+Upstream: notebooks and commands. Downstream: previews, explanations and comparisons. A run folder stands for
+the recipe with what its curriculum log accepted; the newest lane snapshot in it shortens the way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zephon import (
+    Opened,
+    Recipe,
+    ScheduleTable,
+    find_snapshot,
+    find_state,
+    open_recipe,
+    read_lock,
+    read_log_files,
+    read_table,
+    saved_steps,
+)
+from zephon.cli.common import LateProgress, Source
+from zephon_curriculum.log.added import with_added
+from zephon_curriculum.log.folder import log_of
+from zephon_curriculum.log.history import History
+from zephon_curriculum.run import Run
+
+Named = Recipe | Opened | Run | str | os.PathLike[str]
+"""A recipe, opened or not; a recipe.toml, a run folder or module:function; a run."""
+StateLike = Mapping[str, Any] | str | os.PathLike[str]
+"""A state, a file of `write_state_file`, a run folder, or a checkpoint folder that a plugin reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How to open what is named; nothing here changes a row."""
+
+    settings: Sequence[str] = ()
+    """NAME=VALUE, put over the recipe's."""
+    cache: Path | None = None
+    backend: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An opened recipe with the table in force, and the run folder it came from, if any."""
+
+    opened: Opened
+    folder: Path | None = None
+
+
+PLAIN = Opening()
+
+
+def folder_of(named: Named) -> Path | None:
+    """Returns the run folder that is named, or None for a recipe."""
+    if isinstance(named, Recipe | Opened):
+        return None
+    path = named.folder if isinstance(named, Run) else Path(named)
+    return path if path.is_dir() else None
+
+
+def recipe_of(named: Named, how: Opening = PLAIN) -> Recipe:
+    """Returns the recipe that is named, of a run with the datasets that its log adds; opens no data."""
+    if isinstance(named, Opened):
+        return named.recipe
+    if isinstance(named, Recipe):
+        return named
+    if isinstance(named, Run):
+        return named.recipe
+    source = Source(recipe=os.fspath(named), settings=how.settings, cache=how.cache, backend=how.backend)
+    folder = folder_of(named)
+    return source.load() if folder is None else with_added(source.load(), log_of(folder))
+
+
+def table_of(named: Named, how: Opening = PLAIN) -> ScheduleTable:
+    """Returns the table of what is named; of a run, with all that its log accepted."""
+    if isinstance(named, Opened):
+        return named.table
+    table = recipe_of(named, how).compile_schedule()
+    folder = folder_of(named)
+    return table if folder is None else _table_in(folder, table)
+
+
+@contextmanager
+def opened(named: Named, how: Opening = PLAIN, progress: LateProgress | None = None) -> Iterator[Found]:
+    """Gives what is named, opened; closes it where it was opened here."""
+    if isinstance(named, Opened):
+        yield Found(named)
+        return
+    recipe, folder = recipe_of(named, how), folder_of(named)
+    lock = None if folder is None or not recipe.follows_lock else read_lock(folder)
+    found = open_recipe(recipe, cache=how.cache, backend=how.backend, report=progress, lock=lock)
+    try:
+        yield Found(_with_table(found, folder), folder)
+    finally:
+        found.close()
+
+
+def _with_table(found: Opened, folder: Path | None) -> Opened:
+    if folder is None:
+        return found
+    table = _table_in(folder, found.table)
+    return found if table is found.table else replace(found, table=table)
+
+
+def _table_in(folder: Path, own: ScheduleTable) -> ScheduleTable:
+    """Returns the table of a run: of its curriculum log, else the newest that it delivered batches by."""
+    log = log_of(folder)
+    if log.exists:
+        return History.read(log).composed.table().with_datasets(own.names, own.begun)
+    files = read_log_files(folder)
+    written = read_table(folder, files[-1].schedule) if files else None
+    return own if written is None else written.with_datasets(own.names, own.begun)
+
+
+def state_before(
+    state: StateLike | None, step: int, lanes: range, folder: Path | None
+) -> dict[str, Any] | None:
+    """Returns the state of `lanes` to go on from to `step`; without one, the run folder's newest snapshot.
+
+    A state of a later step is refused.
+    """
+    if state is None:
+        return None if folder is None else find_snapshot(folder, step, lanes)
+    if isinstance(state, Mapping):
+        found = dict(state)
+    else:
+        snapshot = find_snapshot(Path(state), step, lanes) if Path(state).is_dir() else None
+        found = find_state(state) if snapshot is None else snapshot
+    if saved_steps(found) > step:
+        raise ValueError(
+            f"`state` must be of a step at or before the first step wanted, {step}, got one of step "
+            f"{saved_steps(found)}; give an earlier state, or later steps"
+        )
+    return found
