@@ -1,10 +1,129 @@
-"""Curricula on top of zephon: mixture weights that change at exact optimizer steps.
+"""Curricula on top of zephon: mixture weights that change at exact optimizer steps, planned and amended.
 
-To come: richer schedules, plan and preview, the curriculum log, controllers and mixing laws.
+The table of contents; each name's module says more. Describe (schedules and templates), measure
+(`TokenEstimation`), plan (`plan`, `cap_schedule`, `exact_ends`), look (`preview`, `explain`, `compare`,
+`mixture_chart`), run and amend (`Run`, `open_updates`, `CurriculumLog`), steer (controllers), and find a
+mixture (`fit_law`, `find_optimum`, designs).
 """
 
 from __future__ import annotations
 
-__all__ = ["__version__"]
+from zephon_curriculum.allocate import (
+    cap_schedule,
+    capped,
+    steps_for_epochs,
+    temperature,
+    unimax,
+    water_fill,
+)
+from zephon_curriculum.charts import mixture_chart
+from zephon_curriculum.compare import Comparison, compare
+from zephon_curriculum.controllers import (
+    Controller,
+    ControllerContext,
+    Learner,
+    Observation,
+    PowerLaw,
+    check_controller,
+    consult,
+    quantise,
+    simulate,
+)
+from zephon_curriculum.designs import Design, dirichlet_design, sobol_design, write_design
+from zephon_curriculum.estimate import TokenEstimation
+from zephon_curriculum.estimates import DatasetEstimate, Estimates, Quantity
+from zephon_curriculum.exhaustion import ExactEnds, census, exact_ends
+from zephon_curriculum.explain import Explanation, explain
+from zephon_curriculum.laws import LawFit, fit_law
+from zephon_curriculum.log import CurriculumLog, Updates, fork_run, open_updates, recipe_of_run
+from zephon_curriculum.opening import Opening
+from zephon_curriculum.optimum import Optimum, find_optimum
+from zephon_curriculum.plan import Plan, plan
+from zephon_curriculum.preview import Preview, preview, preview_cost
+from zephon_curriculum.preview_estimated import EstimatedPreview, preview_estimated
+from zephon_curriculum.run import Run
+from zephon_curriculum.schedules import (
+    Bounds,
+    CrossFade,
+    Easing,
+    Ramp,
+    Repeat,
+    Sawtooth,
+    Then,
+    Wsd,
+    describe,
+    to_steps,
+)
+from zephon_curriculum.swarm import Swarm, read_swarm
+from zephon_curriculum.templates import Template, template, templates
+from zephon_curriculum.weighing import Pinned
+
+__all__ = [
+    "Bounds",
+    "Comparison",
+    "Controller",
+    "ControllerContext",
+    "CrossFade",
+    "CurriculumLog",
+    "DatasetEstimate",
+    "Design",
+    "Easing",
+    "EstimatedPreview",
+    "Estimates",
+    "ExactEnds",
+    "Explanation",
+    "LawFit",
+    "Learner",
+    "Observation",
+    "Opening",
+    "Optimum",
+    "Pinned",
+    "Plan",
+    "PowerLaw",
+    "Preview",
+    "Quantity",
+    "Ramp",
+    "Repeat",
+    "Run",
+    "Sawtooth",
+    "Swarm",
+    "Template",
+    "Then",
+    "TokenEstimation",
+    "Updates",
+    "Wsd",
+    "cap_schedule",
+    "capped",
+    "census",
+    "check_controller",
+    "compare",
+    "consult",
+    "describe",
+    "dirichlet_design",
+    "exact_ends",
+    "explain",
+    "find_optimum",
+    "fit_law",
+    "fork_run",
+    "mixture_chart",
+    "open_updates",
+    "plan",
+    "preview",
+    "preview_cost",
+    "preview_estimated",
+    "quantise",
+    "read_swarm",
+    "recipe_of_run",
+    "simulate",
+    "sobol_design",
+    "steps_for_epochs",
+    "temperature",
+    "template",
+    "templates",
+    "to_steps",
+    "unimax",
+    "water_fill",
+    "write_design",
+]
 
 __version__ = "0.1.0"

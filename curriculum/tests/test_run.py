@@ -1,0 +1,351 @@
+"""Runs on disk: `zc.Run`, datasets that are added, forks, and the commands amend, fork and log."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.conftest import _probed, probed_once  # noqa: F401
+from tests.helpers import digest_of, take_steps, union
+from tests.log_place import make_place
+from zephon import (
+    Loader,
+    LoaderOptions,
+    Recipe,
+    StateError,
+    find_plugin,
+    open_recipe,
+    write_state_file,
+)
+from zephon.cli import Commands
+from zephon.cli.verify import verify as verify_command
+from zephon_curriculum.cli.amend import amend as amend_command
+from zephon_curriculum.cli.fork import fork as fork_command
+from zephon_curriculum.cli.log import log as log_command
+from zephon_curriculum.log.entries import Accepted, Refused
+from zephon_curriculum.log.propose import Request, read_documents
+from zephon_curriculum.log.steps import AmendError
+from zephon_curriculum.run import Run
+
+OPTIONS = LoaderOptions(executor="inline", backend="tokenizers")
+pytestmark = pytest.mark.usefixtures("probed_once")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ZEPHON_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return make_place(tmp_path)
+
+
+def go(run: Run, num_steps: int, state: Any = None) -> tuple[list[str], dict[str, Any]]:
+    """Returns the digests of the next steps of a run, and the state after them."""
+    with run.loader(OPTIONS) as loader:
+        if state is not None:
+            loader.load_state_dict(state)
+        found = [digest_of(take_steps([loader], 1)[0]) for _ in range(num_steps)]
+        return found, union([loader])
+
+
+def fresh(run: Run, num_steps: int) -> list[str]:
+    """Returns the digests of a fresh run with the log's table."""
+    opened = open_recipe(run.recipe, backend="tokenizers")
+    with Loader(replace(opened, table=run.table), OPTIONS, owns_opened=True) as loader:
+        return [digest_of(take_steps([loader], 1)[0]) for _ in range(num_steps)]
+
+
+def begun(place: Path) -> Run:
+    return Run(place / "run", Recipe.from_toml(place / "recipe.toml"))
+
+
+def test_a_run_is_amended_measured_and_verified(place: Path) -> None:
+    run = begun(place)
+    with run.loader(OPTIONS) as loader:
+        found = [digest_of(take_steps([loader], 1)[0]) for _ in range(4)]
+        entry = run.amend(Request(at_step=8, weights={"web": 0, "code": 1}, until=11, reason="more code"))
+        found += [digest_of(take_steps([loader], 1)[0]) for _ in range(9)]
+    again = Run(place / "run")
+    assert again.history.verdicts[entry.number] == Accepted(proposal=entry.number, step=4, from_step=8)
+    assert found == fresh(again, 13)
+    metrics = again.metrics(range(6, 12))
+    assert metrics.names == ("web", "code")
+    assert metrics.steps.tolist() == [6, 7, 8, 9, 10, 11]
+    assert metrics.tokens.sum(axis=1).tolist() == [64] * 6
+    assert metrics.tokens[2:5, 0].tolist() == [0, 0, 0]
+    np.testing.assert_allclose(metrics.shares().sum(axis=1), 1)
+    verified = again.verify(options=OPTIONS)
+    assert (verified.steps, verified.num_rows) == (range(13), 52)
+    assert again.verify(range(9, 11), OPTIONS).num_rows == 8
+
+
+def test_a_row_that_is_not_the_runs_is_found(place: Path) -> None:
+    run = begun(place)
+    go(run, 4)
+    log = next((place / "run" / "batches").glob("*.jsonl"))
+    lines = log.read_text().splitlines(keepends=True)
+    digest = json.loads(lines[3])["rows"][1][2]
+    log.write_text("".join(lines).replace(digest, "0" * 63 + "1"))
+    with pytest.raises(StateError, match=r"step 2 .*lane 1"):
+        run.verify(options=OPTIONS)
+
+
+def test_a_run_amended_twice_with_a_rollback_between_is_verified(place: Path) -> None:
+    run = begun(place)
+    _, state = go(run, 3)
+    run.amend(Request(at_step=6, scale="code=4", reason="a"))
+    go(run, 6, state)
+    run.amend(Request(at_step=7, skip_steps=(7, 9), reason="b"))
+    found, _ = go(run, 9, state)
+    assert found == fresh(run, 12)[3:]
+    assert run.verify(options=OPTIONS).num_rows == 48
+    app = typer.Typer(cls=Commands)
+    app.command("verify")(verify_command)
+    app.command("log")(log_command)
+    for more in ([], ["--replay"]):
+        result = CliRunner().invoke(app, ["verify", str(run.folder), "--backend", "tokenizers", *more])
+        assert result.exit_code == 0, result.output
+
+
+@pytest.fixture
+def added(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registers the schedule `added`, where the distribution that is installed is an older one."""
+    try:
+        find_plugin("schedules", "added")
+    except LookupError:
+        info = place / "site" / "added_schedule-1.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: added-schedule\nVersion: 1\n")
+        target = "zephon_curriculum.log.added:Added.from_config"
+        (info / "entry_points.txt").write_text(f"[zephon.schedules]\nadded = {target}\n")
+        monkeypatch.syspath_prepend(str(place / "site"))
+
+
+MATH = '[[datasets]]\nname = "math"\npath = "data/math.jsonl"\n'
+
+
+@pytest.mark.usefixtures("added")
+def test_a_dataset_is_added_at_a_start_and_refused_by_a_run_that_lives(place: Path) -> None:
+    run = begun(place)
+    (place / "math.toml").write_text(MATH)
+    add = {"math": {"path": str(place / "data" / "math.jsonl")}}
+    request = Request(at_step=8, add=add, points="math=+50", reason="more math")
+    with run.loader(OPTIONS) as loader:
+        take_steps([loader], 3)
+        refused = run.amend(request)
+        take_steps([loader], 1)
+        state = union([loader])
+    verdict = run.history.verdicts[refused.number]
+    assert isinstance(verdict, Refused)
+    assert "not open in this run" in verdict.why
+    accepted = run.amend(request)
+    assert run.recipe.names == ("web", "code", "math")
+    found, state = go(run, 6, state)
+    assert isinstance(run.history.verdicts[accepted.number], Accepted)
+    assert found == fresh(run, 10)[4:]
+    assert run.metrics(range(8, 10)).tokens[:, 2].min() > 0
+    again = Run(place / "run")
+    assert again.recipe.names == ("web", "code", "math")
+    assert again.verify(options=OPTIONS).num_rows == 40
+    assert go(again, 2, state)[0] == fresh(again, 12)[10:]
+
+
+def test_a_dataset_that_cannot_be_is_refused_at_once(place: Path) -> None:
+    run = begun(place)
+    go(run, 1)
+    with pytest.raises(AmendError, match="'web' is there already"):
+        run.draft(Request(at_step=9, add={"web": {"path": "x"}}, reason="x"))
+    with pytest.raises(ValueError, match="dataset 'math'"):
+        run.draft(Request(at_step=9, add={"math": {"path": "x", "texts": "y"}}, reason="x"))
+
+
+# Forks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_goes_its_own_way_and_its_chain_is_the_parents(place: Path) -> None:
+    run = begun(place)
+    with run.loader(OPTIONS) as loader:
+        take_steps([loader], 1)
+        kept = run.amend(Request(at_step=5, scale="code=2", reason="kept"))
+        dropped = run.amend(Request(at_step=9, retire=("web",), reason="not in the fork"))
+        take_steps([loader], 5)
+        state = union([loader])
+        take_steps([loader], 6)
+    write_state_file(state, place / "state.json")
+    made = run.fork(9, place / "fork", state=place / "state.json")
+    assert made.dropped == (dropped.number,)
+    fork = Run(place / "fork")
+    entries = fork.log.read()
+    assert entries[:-1] == run.log.read()
+    assert fork.history.begins() == {kept.number: 5}
+    found, _ = go(fork, 6, state)
+    assert found[:3] == fresh(run, 9)[6:]
+    assert found == fresh(fork, 12)[6:] != fresh(run, 12)[6:]
+    assert fork.verify(range(6, 12), OPTIONS).num_rows == 24
+
+
+def test_a_fork_refuses_a_folder_in_use_and_a_state_behind_it(place: Path) -> None:
+    run = begun(place)
+    _, state = go(run, 6)
+    write_state_file(state, place / "state.json")
+    with pytest.raises(StateError, match="the state is behind the fork at step 4"):
+        run.fork(4, place / "fork", state=place / "state.json")
+    assert not (place / "fork").exists()
+    with pytest.raises(StateError, match="is not empty"):
+        run.fork(4, place / "data")
+
+
+def test_a_fork_refuses_a_state_of_an_attempt_that_was_given_up(place: Path) -> None:
+    run = begun(place)
+    _, early = go(run, 1)
+    _, state = go(run, 7, early)
+    write_state_file(state, place / "state.json")
+    run.amend(Request(at_step=5, retire=("web",), reason="another way"))
+    go(run, 7, early)
+    with pytest.raises(StateError, match="not one of this run as its log has it"):
+        run.fork(8, place / "fork", state=place / "state.json")
+
+
+# Commands ---------------------------------------------------------------------------------------------------
+
+Call = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def call(place: Path) -> Call:
+    app = typer.Typer(cls=Commands)
+    for name, command in {"amend": amend_command, "fork": fork_command, "log": log_command}.items():
+        app.command(name)(command)
+
+    def invoke(*args: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, [*args])
+        return result.exit_code, result.stdout + result.stderr
+
+    return invoke
+
+
+def test_amend_shows_what_it_would_do_and_writes_a_proposal(place: Path, call: Call) -> None:
+    run = begun(place)
+    go(run, 3)
+    ask = ("amend", "run", "--at-step", "8", "--weights", "web=6,code=4", "--reason", "try")
+    ask += ("--author", "ann")  # type: ignore[assignment]
+    code, shown = call(*ask, "--dry-run")
+    assert code == 0
+    assert "dry run: nothing was written" in shown
+    assert "8:20   web      75.00%  60.00%" in shown
+    assert "the weights hide 1 later changes of the schedule, first at step 20" in shown
+    assert "code           37.50%  36.99%" in shown  # of the whole run
+    assert len(run.log.read()) == 1
+    assert call(*ask, "--wait", "0.1") == (
+        0,
+        shown.replace("dry run: nothing was written", "entry 1: no verdict yet"),
+    )
+    with run.loader(OPTIONS) as loader:
+        take_steps([loader], 1)
+    code, shown = call("log", "run")
+    assert code == 0
+    assert "weights web=6, code=4 ann try accepted" in " ".join(shown.split())
+    assert f"verified 3 entries, head {run.history.head[:12]}" in shown
+
+
+def test_amend_counts_as_the_trainer_does_where_asked(place: Path, call: Call) -> None:
+    go(begun(place), 3)
+    code, shown = call(
+        "amend", "run", "--skip-steps", "9:11", "--trainer-step", "--reason", "nan", "--json", "--dry-run"
+    )
+    data = json.loads(shown)
+    assert (code, data["at_step"], data["ops"]) == (0, 8, ["skip steps 8:10"])
+    assert (data["first_step"], data["first_legal_step"]) == (8, 6)
+
+
+def test_amend_says_that_it_is_late_and_exits_1_when_the_run_refuses(place: Path, call: Call) -> None:
+    run = begun(place)
+    _, state = go(run, 6)
+    ask = ("amend", "run", "--at-step", "8", "--retire", "web", "--reason", "late")
+    assert "else the first legal step is 9" in call(*ask, "--dry-run")[1]
+    found: list[tuple[int, str]] = []
+    waits = Thread(target=lambda: found.append(call(*ask, "--wait", "60")))
+    with run.loader(OPTIONS) as loader:
+        loader.load_state_dict(state)
+        waits.start()
+        while len(run.log.read()) == 1:
+            time.sleep(0.01)
+        take_steps([loader], 1)
+        waits.join(60)
+    code, shown = found[0]
+    assert code == 1
+    assert "entry 1: refused, first legal step 9: it changes step 8, and at step 6" in shown
+    go(run, 1)  # from step 0 it would have been in time
+    entries = json.loads(call("log", "run", "--json")[1])["entries"]
+    assert [(entry["kind"], entry["verdict"]) for entry in entries] == [
+        ("base", ""), ("proposal", "refused, first legal step 9"), ("refused", ""),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (("--at-step", "9", "--scale", "wbe=2"), 3, "no dataset is named 'wbe'"),
+        (("--at-step", "9", "--weights", "web=2"), 3, "no weight for dataset 'code'"),
+        (("--at-step", "9", "--points", "web=+60"), 3, "at step 9: the share of web leaves"),
+        (("--at-step", "9", "--weights", "web:2"), 3, "takes NAME=NUMBER"),
+        (("--at-step", "9", "--until", "9", "--retire", "web"), 3, "`until` must be > at_step"),
+        (("--withdraw", "1"), 3, "`at_step` is missing"),
+        (("--retire", "web"), 3, "`at_step` is missing"),
+        (("--at-step", "9"), 3, "it asks for nothing"),
+    ],
+)
+def test_amend_refuses_what_the_log_as_it_is_leaves_no_room_for(
+    args: tuple[str, ...], code: int, says: str, place: Path, call: Call
+) -> None:
+    go(begun(place), 1)
+    found, shown = call("amend", "run", *args, "--reason", "x")
+    assert (found, says in shown) == (code, True), shown
+    assert len(Run(place / "run").log.read()) == 1
+
+
+def test_fork_and_log_say_what_they_did(place: Path, call: Call) -> None:
+    run = begun(place)
+    go(run, 2)
+    run.amend(Request(at_step=9, retire=("web",), reason="x"))
+    go(run, 1)
+    code, shown = call("fork", "run", "--at-step", "6", "--into", "fork")
+    assert code == 0
+    assert "fork: forked from run at step 6 (a trainer logs it as 7)" in shown
+    assert "entries 1 begin there or later and do not count" in shown
+    code, shown = call("log", "fork")
+    assert (code, "goes its own way from" in shown, "accepted; withdrawn" in shown) == (0, True, True)
+
+
+def test_log_exits_5_where_the_chain_is_broken(place: Path, call: Call) -> None:
+    run = begun(place)
+    go(run, 1)
+    path = place / "run" / "curriculum" / "000000.json"
+    path.write_text(path.read_text().replace('"lead_steps": 2', '"lead_steps": 3'))
+    code, shown = call("log", "run")
+    assert (code, "000000.json breaks the chain" in shown) == (5, True)
+
+
+def test_documents_are_read_from_lines_or_from_what_show_prints(tmp_path: Path) -> None:
+    fields = ("dataset", "file", "record")
+    expected = (("code", "a b.jsonl", 7), ("web", "web.jsonl", 3))
+    texts = [
+        "web web.jsonl 3\n\ncode a b.jsonl 7\n",
+        '["web", "web.jsonl", 3]\n{"dataset": "code", "file": "a b.jsonl", "record": 7, "text": "x"}\n',
+        json.dumps({"rows": [{"pieces": [dict(zip(fields, d, strict=True)) for d in expected]}]}),
+    ]
+    for text in texts:
+        (tmp_path / "list").write_text(text)
+        assert read_documents(tmp_path / "list") == expected
+    (tmp_path / "list").write_text("web web.jsonl\n")
+    with pytest.raises(ValueError, match="line 1: a document is"):
+        read_documents(tmp_path / "list")

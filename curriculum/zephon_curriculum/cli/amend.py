@@ -1,0 +1,301 @@
+"""`zephon amend`: proposes a change of a run's curriculum from a step on.
+
+Upstream: the shell. Downstream: the run's curriculum log, where the run finds the proposal at its next step.
+"""
+
+from __future__ import annotations
+
+import getpass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from zephon import PARTS, Recipe
+from zephon.cli.common import (
+    Exit,
+    JsonOption,
+    add_row,
+    new_table,
+    parse_range,
+    write,
+    write_json,
+    write_table,
+)
+from zephon_curriculum.cli.log import RunArgument, describe, verdict_on, window
+from zephon_curriculum.log.amend import Composed, removed_stages
+from zephon_curriculum.log.entries import Accepted
+from zephon_curriculum.log.folder import log_of
+from zephon_curriculum.log.history import History
+from zephon_curriculum.log.ops import Weights
+from zephon_curriculum.log.propose import (
+    Draft,
+    Request,
+    make_draft,
+    newest_step,
+    read_added,
+    read_documents,
+    schedule_of,
+    write_proposal,
+)
+
+RECIPE = "recipe.toml"
+MAX_LINES = 12
+POLL_S = 0.2
+AtStepOption = Annotated[
+    int | None, typer.Option("--at-step", min=0, help="The step from which it holds, counted from 0.")
+]
+TrainerOption = Annotated[bool, typer.Option("--trainer-step", help="Steps given count from 1.")]
+WeightsOption = Annotated[
+    str | None, typer.Option("--weights", metavar="A=1,...", help="Weights of all datasets: web=6,code=4.")
+]
+ScaleOption = Annotated[
+    str | None, typer.Option("--scale", metavar="A=1,...", help="Shares times factors: code=1.1.")
+]
+PointsOption = Annotated[
+    str | None, typer.Option("--points", metavar="A=1,...", help="Percentage points more: code=+10.")
+]
+ScheduleOption = Annotated[
+    Path | None,
+    typer.Option("--schedule", help="A TOML file with another [schedule]."),
+]
+AddOption = Annotated[
+    Path | None,
+    typer.Option("--add", help="A TOML file of [[datasets]], opened at the next start."),
+]
+RetireOption = Annotated[list[str] | None, typer.Option("--retire", help="A dataset that gets no share.")]
+SkipStepsOption = Annotated[
+    str | None,
+    typer.Option("--skip-steps", metavar="A:B", help="Draw and drop the rows of steps [A, B) before step A."),
+]
+SkipDocumentsOption = Annotated[
+    Path | None,
+    typer.Option("--skip-documents", help="Lines `dataset file record`, or `zephon show --json`."),
+]
+WithdrawOption = Annotated[
+    list[int] | None, typer.Option("--withdraw", metavar="K", help="An accepted entry that has not begun.")
+]
+UntilOption = Annotated[
+    int | None, typer.Option("--until", min=0, help="The step before which it ends; default it stays.")
+]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it stays in the log.")]
+AuthorOption = Annotated[str | None, typer.Option("--author", help="Who; default the user's name.")]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Only show what it would come to.")]
+WaitOption = Annotated[
+    float, typer.Option("--wait", min=0.0, metavar="S", help="Wait for the run's verdict, so many seconds.")
+]
+EstimatesOption = Annotated[
+    Path | None, typer.Option("--estimates", help="What `zephon estimate` wrote, to show epochs by.")
+]
+StepsOption = Annotated[
+    int | None,
+    typer.Option("--steps", min=1, help="Steps to plan; default total_steps."),
+]
+
+
+def amend(
+    run: RunArgument,
+    at_step: AtStepOption = None,
+    reason: ReasonOption = ...,  # type: ignore[assignment]
+    trainer_step: TrainerOption = False,
+    weights: WeightsOption = None,
+    scale: ScaleOption = None,
+    points: PointsOption = None,
+    schedule: ScheduleOption = None,
+    add: AddOption = None,
+    retire: RetireOption = None,
+    skip_steps: SkipStepsOption = None,
+    skip_documents: SkipDocumentsOption = None,
+    withdraw: WithdrawOption = None,
+    until: UntilOption = None,
+    author: AuthorOption = None,
+    dry_run: DryOption = False,
+    wait: WaitOption = 0.0,
+    steps: StepsOption = None,
+    estimates: EstimatesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Propose a change of a run's curriculum from a step on; the run decides at its next step.
+
+    --weights holds from --at-step until --until or for ever. --scale and --points act on what the schedule
+    says at each step. What begins within the lead of the run's log (2 steps) after the step at which
+    the run is comes too late, and is refused with the first legal step. Exit 1: the run refused it.
+    """
+    given = Given(
+        run, at_step, until, reason, author, weights, scale, points, schedule, add, retire, skip_steps,
+        skip_documents, withdraw, trainer_step,
+    )  # fmt: skip
+    log = log_of(run)
+    draft = make_draft(log, given.request(), newest_step=newest_step(run))
+    entry = None if dry_run else write_proposal(log, draft.proposal)
+    outcome = Outcome(entry.number if entry else None, "", False)
+    if entry is not None and wait:
+        outcome = wait_for(run, entry.number, wait)
+    if as_json:
+        write_json(draft_json(draft) | {"entry": outcome.number, "verdict": outcome.verdict})
+    else:
+        draw(draft, plan_lines(run, draft, steps, estimates), outcome)
+    raise typer.Exit(Exit.DIFFERENT if outcome.is_refused else Exit.OK)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The options that say what is asked for."""
+
+    run: str
+    at_step: int | None
+    until: int | None
+    reason: str
+    author: str | None
+    weights: str | None
+    scale: str | None
+    points: str | None
+    schedule: Path | None
+    add: Path | None
+    retire: list[str] | None
+    skip_steps: str | None
+    skip_documents: Path | None
+    withdraw: list[int] | None
+    trainer_step: bool
+
+    def request(self) -> Request:
+        """Returns what is asked for, files read, steps counted from 0."""
+        first = 1 if self.trainer_step else 0
+        skipped = self.skip_steps and parse_range(self.skip_steps, option="--skip-steps", first=first)
+        schedule = self.schedule and schedule_of(self.schedule, Recipe.from_toml(Path(self.run) / RECIPE))
+        return Request(
+            at_step=None if self.at_step is None else self.at_step - first,
+            until=None if self.until is None else self.until - first,
+            weights=self.weights,
+            scale=self.scale,
+            points=self.points,
+            schedule=schedule or None,
+            add=read_added(self.add) if self.add else {},
+            retire=tuple(self.retire or ()),
+            skip_steps=(skipped.start, skipped.stop) if skipped else None,
+            skip_documents=read_documents(self.skip_documents) if self.skip_documents else None,
+            withdraw=tuple(self.withdraw or ()),
+            reason=self.reason,
+            author=_author() if self.author is None else self.author,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a proposal."""
+
+    number: int | None
+    """That of its entry; None where none was written."""
+    verdict: str
+    is_refused: bool
+
+
+def _author() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user in this container
+        return ""
+
+
+def wait_for(run: str, number: int, seconds: float) -> Outcome:
+    """Returns the verdict on a proposal, once the run gave it or the time is over."""
+    deadline = time.monotonic() + seconds
+    while True:
+        history = History.read(log_of(run))
+        verdict = history.verdicts.get(number)
+        if verdict is not None:
+            why = "" if isinstance(verdict, Accepted) else f": {verdict.why}"
+            said = f"{verdict_on(history, number)}{why}"
+            return Outcome(number, said, not isinstance(verdict, Accepted))
+        if time.monotonic() >= deadline:
+            return Outcome(number, "no verdict yet", False)
+        time.sleep(POLL_S)
+
+
+def draft_json(draft: Draft) -> dict[str, Any]:
+    """Returns a draft as JSON data."""
+    return {
+        "at_step": draft.proposal.at_step,
+        "until": draft.proposal.until,
+        "ops": [describe(op) for op in draft.proposal.ops],
+        "first_step": draft.first_step,
+        "first_legal_step": draft.first_legal,
+        "removed_stages": _removed(draft),
+        "shares": [
+            {"steps": [a, b], "before": before, "after": after} for a, b, before, after in share_lines(draft)
+        ],
+    }
+
+
+def _removed(draft: Draft) -> list[int]:
+    is_absolute = any(isinstance(op, Weights) for op in draft.proposal.ops)
+    return removed_stages(draft.before, draft.proposal.at_step, draft.proposal.until) if is_absolute else []
+
+
+Line = tuple[int, int | None, dict[str, float], dict[str, float]]
+
+
+def share_lines(draft: Draft) -> list[Line]:
+    """Returns (first step, end or None, shares before, after) where shares differ; of many the first."""
+    cuts = sorted({*draft.before.steps.starts, *draft.after.steps.starts})
+    before, lines = draft.before.with_names(draft.after.names), list[Line]()
+    for place, step in enumerate(cuts):
+        old, new = before.steps.at(step), draft.after.steps.at(step)
+        if old != new:
+            end = cuts[place + 1] if place + 1 < len(cuts) else None
+            lines.append((step, end, _named(draft.after, old), _named(draft.after, new)))
+    return lines[:MAX_LINES]
+
+
+def _named(composed: Composed, shares: Sequence[int]) -> dict[str, float]:
+    return {name: share / PARTS for name, share in zip(composed.names, shares, strict=True)}
+
+
+def plan_lines(run: str, draft: Draft, steps: int | None, estimates: Path | None) -> Any:
+    """Returns the table of tokens and epochs before and after; None where the run's length is unknown."""
+    from zephon_curriculum.estimates import Estimates
+    from zephon_curriculum.plan import plan
+    from zephon_curriculum.plan_text import comparison_table
+
+    if not (Path(run) / RECIPE).exists():
+        return None
+    recipe = Recipe.from_toml(Path(run) / RECIPE)
+    if draft.after.names != recipe.names or (steps or recipe.total_steps) is None:
+        return None
+    sizes = None if estimates is None else Estimates.read(estimates)
+    before, after = (plan(recipe, steps, sizes, table=c.table()) for c in (draft.before, draft.after))
+    return comparison_table(before.compare(after))
+
+
+def draw(draft: Draft, planned: Any, outcome: Outcome) -> None:
+    """Draws a draft and what became of it."""
+    proposal = draft.proposal
+    write(f"step {window(proposal)}: {'; '.join(map(describe, proposal.ops))}")
+    write(f"it changes step {draft.first_step} first (a trainer logs it as {draft.first_step + 1})\n")
+    lines = share_lines(draft)
+    if lines:
+        table = new_table("steps", "dataset", "#before", "#after")
+        for a, b, before, after in lines:
+            for name in before:
+                add_row(
+                    table, f"{a}:{'' if b is None else b}", name, f"{before[name]:.2%}", f"{after[name]:.2%}"
+                )
+        write_table(table)
+    if removed := _removed(draft):
+        write(f"\nthe weights hide {len(removed)} later changes of the schedule, first at step {removed[0]}")
+    if planned is not None:
+        write("")
+        write_table(planned)
+    write("")
+    if draft.first_legal is not None and draft.first_step < draft.first_legal:
+        write(
+            f"the run is past that: it accepts this only if it goes on from an earlier state; else the first "
+            f"legal step is {draft.first_legal}"
+        )
+    if outcome.number is None:
+        write("dry run: nothing was written")
+    else:
+        write(f"entry {outcome.number}: {outcome.verdict or 'proposed; the run decides at its next step'}")

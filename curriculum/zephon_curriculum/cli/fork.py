@@ -1,0 +1,58 @@
+"""`zephon fork`: a run folder that goes its own way from a step of another run.
+
+Upstream: the shell. Downstream: `zephon_curriculum.log.fork`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zephon.cli.common import JsonOption, write, write_json
+from zephon_curriculum.cli.log import RunArgument
+from zephon_curriculum.log.fork import fork_run
+
+AtStepOption = Annotated[
+    int, typer.Option("--at-step", min=0, help="The step from which it goes its own way, counted from 0.")
+]
+TrainerOption = Annotated[bool, typer.Option("--trainer-step", help="The step given counts from 1.")]
+IntoOption = Annotated[Path, typer.Option("--into", metavar="NEW", help="The new run folder.")]
+StateOption = Annotated[
+    Path | None,
+    typer.Option("--state", help="A state to begin with: a state file, or a checkpoint that a plugin reads."),
+]
+
+
+def fork(
+    run: RunArgument,
+    at_step: AtStepOption,
+    into: IntoOption,
+    trainer_step: TrainerOption = False,
+    state: StateOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a run folder with recipe, lock and curriculum log of a run, as they were before a step.
+
+    What begins at the step or later does not count there. A run in the new folder goes on from a checkpoint
+    of at most that many steps.
+    """
+    step = at_step - trainer_step
+    made = fork_run(run, step, into, state=state)
+    if as_json:
+        write_json(
+            {
+                "folder": str(made.folder),
+                "at_step": step,
+                "head": made.entry.hash,
+                "dropped": list(made.dropped),
+                "state": None if made.state is None else str(made.state),
+            }
+        )
+        return
+    write(f"{made.folder}: forked from {run} at step {step} (a trainer logs it as {step + 1})")
+    if made.dropped:
+        write(f"entries {', '.join(map(str, made.dropped))} begin there or later and do not count")
+    write(f"entry {made.entry.number}, head {made.entry.hash[:12]}")
+    write(f"next: go on from a checkpoint of at most {step} steps with `run_folder` {made.folder}")

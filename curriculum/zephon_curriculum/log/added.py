@@ -1,0 +1,110 @@
+"""Datasets that amendments add: a run opens its datasets when it starts, so its recipe has them by then.
+
+Upstream: the log. Downstream: the recipe that a run starts with, and `launch.py`, which compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zephon import Dataset, Recipe, ScheduleContext, find_plugin
+from zephon_curriculum.log.entries import Accepted
+from zephon_curriculum.log.folder import CurriculumLog, log_of
+from zephon_curriculum.log.history import History
+from zephon_curriculum.log.ops import Add
+
+
+def proposed(history: History) -> dict[str, Mapping[str, Any]]:
+    """Returns the datasets of add-proposals that are accepted or wait, by name, in order."""
+    found: dict[str, Mapping[str, Any]] = {}
+    numbers = [n for n, verdict in history.verdicts.items() if isinstance(verdict, Accepted)]
+    numbers = [n for n in numbers if n not in history.withdrawn]
+    for number in [*numbers, *sorted(history.pending)]:
+        proposal = history.proposal(number)
+        for op in () if proposal is None else proposal.ops:
+            if isinstance(op, Add):
+                found.setdefault(op.dataset, op.config)
+    return found
+
+
+def with_added(recipe: Recipe, log: CurriculumLog) -> Recipe:
+    """Returns the recipe with the datasets at its end that the log's amendments add, accepted or waiting.
+
+    The recipe itself where there are none, or no log.
+    """
+    if not log.exists:
+        return recipe
+    added = {n: c for n, c in proposed(History.read(log)).items() if n not in recipe.names}
+    if not added:
+        return recipe
+    datasets = tuple(dataset_of(name, config) for name, config in added.items())
+    schedule = recipe.schedule
+    if not isinstance(schedule, Mapping):
+        to_config = getattr(schedule, "to_config", None)
+        if to_config is None:
+            raise ValueError(
+                f"schedule {type(schedule).__name__} has no `to_config()`, so no dataset can be added to it; "
+                "add it to the recipe itself, with weight 0 in the steps that are done"
+            )
+        schedule = to_config()
+    config = {"kind": "added", "names": list(added), "schedule": dict(schedule)}
+    return replace(recipe, datasets=recipe.datasets + datasets, schedule=config)
+
+
+def recipe_of_run(recipe: Recipe, run: str | os.PathLike[str]) -> Recipe:
+    """Returns the recipe to start a run with: with the datasets that the log in its run folder adds."""
+    return with_added(recipe, log_of(run))
+
+
+def dataset_of(name: str, config: Mapping[str, Any]) -> Dataset:
+    """Returns the dataset of its table of a recipe, without the name."""
+    fields = dict(config)
+    path = fields.pop("path", None)
+    try:
+        return Dataset.from_path(name, path, **fields)
+    except TypeError as error:
+        raise ValueError(f"dataset {name!r}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A schedule with datasets at the end that it does not know, at weight 0: `kind = "added"`."""
+
+    schedule: Any
+    names: tuple[str, ...]
+    config: Mapping[str, Any]
+    steps: Sequence[int]
+    """At which the weights may change."""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], context: ScheduleContext) -> Added:
+        """Returns the schedule of `names = [...]` and `schedule = { kind = ... }`."""
+        if set(config) != {"names", "schedule"} or not isinstance(config["schedule"], Mapping):
+            raise ValueError(f"schedule added: takes `names` and `schedule`, got {', '.join(config)}")
+        names, inner = tuple(config["names"]), dict(config["schedule"])
+        kind = inner.pop("kind", None)
+        known = tuple(name for name in context.names if name not in names)
+        build = find_plugin("schedules", str(kind))
+        schedule = build(inner, replace(context, names=known))
+        if (changes := getattr(schedule, "changes", None)) is not None:
+            steps = tuple(changes())
+        elif context.total_steps is not None:
+            steps = tuple(range(context.total_steps))
+        else:
+            raise ValueError(f"schedule {kind}: has no `changes()`, so the recipe must say `total_steps`")
+        return cls(schedule, names, dict(config), steps)
+
+    def to_config(self) -> dict[str, Any]:
+        """Returns the schedule's table of a recipe."""
+        return {"kind": "added", **self.config}
+
+    def weights(self, step: int) -> Mapping[str, float]:
+        """Returns the weights of the schedule, and 0 for the datasets added."""
+        return {**self.schedule.weights(step), **dict.fromkeys(self.names, 0)}
+
+    def changes(self) -> Sequence[int]:
+        """Returns the steps at which the weights may change."""
+        return self.steps

@@ -1,0 +1,243 @@
+"""The entries of a curriculum log: what each kind says, its JSON, and the chain of hashes.
+
+Upstream: `folder.py` reads and writes them as files. Downstream: `amend.py` composes what they say. An entry
+has the hash of the one before it, so the head stands for the whole log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from zephon import StateError
+from zephon_curriculum.log.ops import Op, op_json, read_fields, read_op, table, text, whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """Entry 0: the run as its recipe began it."""
+
+    names: tuple[str, ...]
+    lead_steps: int
+    """H: a change accepted at the exchange of step T begins after step T + H."""
+    table: str
+    """Hash of the schedule's table, a file of the log."""
+    fingerprint: str
+    """That of the recipe."""
+    version: str
+    """Of zephon-core, as information."""
+    kind: ClassVar[str] = "base"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What somebody asks for; nothing changes by it."""
+
+    at_step: int
+    until: int | None
+    """The change holds in steps [at_step, until); None: for ever."""
+    ops: tuple[Op, ...]
+    reason: str
+    author: str
+    kind: ClassVar[str] = "proposal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The run's word that a proposal counts."""
+
+    proposal: int
+    step: int
+    """T, that of the exchange in which it was decided."""
+    from_step: int
+    """The first step that it changes."""
+    kind: ClassVar[str] = "accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The run's word that a proposal does not count, now and at any replay."""
+
+    proposal: int
+    step: int
+    why: str
+    first_legal: int
+    """The first step that a change could have had."""
+    kind: ClassVar[str] = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeChange:
+    """A run that went on with another schedule in its recipe, or with datasets added to it."""
+
+    step: int
+    """The first step at which it may differ: that of the state which was loaded."""
+    names: tuple[str, ...]
+    table: str
+    fingerprint: str
+    kind: ClassVar[str] = "recipe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a controller decided, and all that it had seen since its last decision."""
+
+    step: int
+    from_step: int
+    weights: Mapping[str, int] | None
+    """Parts of a whole from `from_step` on; None: no change."""
+    inputs: tuple[Mapping[str, Any], ...]
+    controller: str
+    reason: str
+    """Why nothing changes, where nothing does."""
+    kind: ClassVar[str] = "decision"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """A run that goes its own way: what was not begun before `at_step` does not count in it."""
+
+    at_step: int
+    parent: str
+    """The run it comes from, as information."""
+    kind: ClassVar[str] = "fork"
+
+
+Body = Base | Proposal | Accepted | Refused | RecipeChange | Decision | Fork
+KINDS: Mapping[str, type[Body]] = {
+    body.kind: body for body in (Base, Proposal, Accepted, Refused, RecipeChange, Decision, Fork)
+}
+FRAME = ("number", "previous", "kind", "hash")
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"it must be a list, got {value!r}")
+    return value
+
+
+def _parts(value: object) -> dict[str, int] | None:
+    return None if value is None else {text(name): whole(part) for name, part in table(value).items()}
+
+
+READ: Mapping[str, Callable[[object], Any]] = {
+    "names": lambda value: tuple(map(text, _list(value))),
+    "lead_steps": whole,
+    "table": text,
+    "fingerprint": text,
+    "version": text,
+    "at_step": whole,
+    "until": lambda value: None if value is None else whole(value),
+    "ops": lambda value: tuple(map(read_op, _list(value))),
+    "reason": text,
+    "author": text,
+    "proposal": whole,
+    "step": whole,
+    "from_step": whole,
+    "why": text,
+    "first_legal": whole,
+    "weights": _parts,
+    "inputs": lambda value: tuple(map(table, _list(value))),
+    "controller": text,
+    "parent": text,
+}
+"""How each field is read; a name means the same in every kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One link of the chain."""
+
+    number: int
+    previous: str
+    """Hash of the entry before; empty for entry 0."""
+    body: Body
+    hash: str
+
+    def to_bytes(self) -> bytes:
+        """Returns the entry as its file holds it; it ends with a line feed."""
+        data = _content(self.number, self.previous, self.body) | {"hash": self.hash}
+        return (json.dumps(data, indent=1, allow_nan=False) + "\n").encode()
+
+
+def body_json(body: Body) -> dict[str, Any]:
+    """Returns what an entry says as JSON data."""
+    found: dict[str, Any] = {"kind": body.kind}
+    for field in fields(body):
+        value = getattr(body, field.name)
+        if field.name == "ops":
+            value = [op_json(op) for op in value]
+        elif isinstance(value, tuple):
+            value = list(value)
+        elif isinstance(value, Mapping):
+            value = dict(value)
+        found[field.name] = value
+    return found
+
+
+def _content(number: int, previous: str, body: Body) -> dict[str, Any]:
+    return {"number": number, "previous": previous} | body_json(body)
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def make_entry(number: int, previous: str, body: Body) -> Entry:
+    """Returns the entry of a body at its place in the chain."""
+    return Entry(number, previous, body, _hash(_content(number, previous, body)))
+
+
+def read_entry(data: bytes, number: int, previous: str | None, where: str) -> Entry:
+    """Returns the entry that a file holds; StateError, naming it by `where`, for one that is not `number`.
+
+    Nor one that was changed, or does not follow the entry with the hash `previous` (None: not compared).
+    """
+    try:
+        given = table(json.loads(data.decode(), parse_constant=_no_constant))
+        rest = {name: value for name, value in given.items() if name not in FRAME}
+        kind = str(given.get("kind"))
+        if kind not in KINDS:
+            raise ValueError(f"kind {kind!r} is unknown; known are {', '.join(KINDS)}")
+        names = tuple(field.name for field in fields(KINDS[kind]))
+        body = KINDS[kind](**read_fields(rest, names, READ, f"kind {kind}"))
+        entry = Entry(whole(given.get("number")), text(given.get("previous")), body, text(given.get("hash")))
+    except ValueError as error:
+        raise broken(where, f"{error}", "an entry is the JSON that zephon wrote, whole") from None
+    content = {name: value for name, value in given.items() if name != "hash"}
+    if _hash(content) != entry.hash:
+        raise broken(
+            where, f"it says hash {entry.hash[:12]}, and its content has another", "no entry is edited"
+        )
+    if entry.number != number:
+        raise broken(where, f"entry {entry.number}", "a file has the number of its entry")
+    if previous is not None and entry.previous != previous:
+        raise broken(
+            where,
+            f"it follows {entry.previous[:12] or 'nothing'}, and entry {number - 1} is {previous[:12]}",
+            "every entry has the hash of the one before it",
+        )
+    return entry
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def broken(where: str, got: str, rule: str) -> StateError:
+    """Returns the error of a log that cannot be trusted."""
+    return StateError.explained(
+        f"curriculum log: {where} breaks the chain",
+        got=got,
+        rule=rule,
+        cure="bring the files back as the run wrote them; without them the run's amendments are not known",
+    )
+
+
+def head_of(entries: Sequence[Entry]) -> str:
+    """Returns the hash of the newest entry; empty without one."""
+    return entries[-1].hash if entries else ""

@@ -1,0 +1,206 @@
+"""A curriculum log as files: `000000.json`, `000001.json`, ..., with the big things beside them by hash.
+
+Upstream: the run and whoever proposes. Downstream: `store.py`. Every entry is a file of its own that exactly
+one writer creates and nobody changes; who comes second takes the next number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from zephon import ScheduleTable, StateError
+from zephon_curriculum.log.amend import Blobs, Document
+from zephon_curriculum.log.entries import (
+    Base,
+    Body,
+    Entry,
+    Proposal,
+    RecipeChange,
+    broken,
+    make_entry,
+    read_entry,
+)
+from zephon_curriculum.log.ops import Replace, SkipDocuments
+from zephon_curriculum.log.store import Store, open_store, probe
+
+FOLDER = "curriculum"
+"""The log's folder in a run folder."""
+ENTRY = re.compile(r"\d{6,}\.json")
+TABLES, DOCUMENTS = "tables", "documents"
+WAIT_S = 0.05
+MAX_WAITS = 40
+"""How often, and how long apart, a file is read again that another writer has not written to its end."""
+
+
+class CurriculumLog:
+    """The log in one folder, at a path or an fsspec URL."""
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        """Reads nothing yet."""
+        self.url = os.fspath(url)
+        self._store: Store = open_store(self.url)
+
+    @property
+    def exists(self) -> bool:
+        """Returns whether there is an entry 0."""
+        return self._store.read(_name(0)) is not None
+
+    def probe(self) -> None:
+        """Raises StateError where the storage does not create files exclusively."""
+        probe(self._store, self.url)
+
+    def read(self) -> list[Entry]:
+        """Returns all entries, oldest first, the chain verified; StateError names the file that breaks it.
+
+        A gap, a number twice, an edited, foreign or cut-off file: nothing is passed over but hidden files.
+        """
+        names = [name for name in self._store.names() if not name.startswith(".")]
+        foreign = [name for name in names if not ENTRY.fullmatch(name) and name not in (TABLES, DOCUMENTS)]
+        if foreign:
+            raise broken(
+                self._where(foreign[0]), "a file that zephon does not write", "a log has entries only"
+            )
+        found = sorted((name for name in names if ENTRY.fullmatch(name)), key=lambda n: (int(n[:-5]), n))
+        entries: list[Entry] = []
+        for number, name in enumerate(found):
+            if name != _name(number):
+                raise broken(self._where(_name(number)), "no such file", "entries are numbered without a gap")
+            previous = entries[-1].hash if entries else ""
+            entries.append(read_entry(self._whole(name), number, previous, self._where(name)))
+        return entries
+
+    def read_new(self, number: int, previous: str) -> list[Entry]:
+        """Returns the entries from `number` on, which follow the one with the hash `previous`.
+
+        Where there is nothing new it costs one attempt to read a file. One that is not written to its end is
+        left for the next time.
+        """
+        entries: list[Entry] = []
+        while (data := self._store.read(_name(number))) is not None and data.endswith(b"\n"):
+            entries.append(read_entry(data, number, previous, self._where(_name(number))))
+            number, previous = number + 1, entries[-1].hash
+        return entries
+
+    def append(
+        self, body: Body, number: int, previous: str, check: Callable[[Entry], None] | None = None
+    ) -> list[Entry]:
+        """Writes an entry as the newest, from `number` on; returns what others wrote there first, and it.
+
+        `check` is called with each entry of others, and ends the attempt by raising.
+        """
+        others: list[Entry] = []
+        while True:
+            entry = make_entry(number, previous, body)
+            if self._store.create(_name(number), entry.to_bytes()):
+                return [*others, entry]
+            where = self._where(_name(number))
+            first = read_entry(self._whole(_name(number)), number, previous, where)
+            if first.hash == entry.hash:  # it was written, although the storage said that it had failed
+                return [*others, first]
+            others.append(first)
+            if check is not None:
+                check(first)
+            number, previous = number + 1, first.hash
+
+    def _whole(self, name: str) -> bytes:
+        """Returns what a file holds, once it is written to its end."""
+        for _ in range(MAX_WAITS):
+            data = self._store.read(name)
+            if data is not None and data.endswith(b"\n"):
+                return data
+            time.sleep(WAIT_S)
+        raise broken(self._where(name), "a file without its end", "an entry is written whole")
+
+    def _where(self, name: str) -> str:
+        return f"{self.url.rstrip('/')}/{name}"
+
+    # Big things by hash -----------------------------------------------------------------------------------
+
+    def put_table(self, table: ScheduleTable) -> str:
+        """Writes a schedule's table, where it is not there, and returns its hash."""
+        return self._put(TABLES, "json", _table_bytes(table))
+
+    def put_documents(self, documents: Iterable[Document]) -> str:
+        """Writes a list of documents, where it is not there, and returns its hash."""
+        lines = "".join(json.dumps(document) + "\n" for document in sorted(set(documents)))
+        return self._put(DOCUMENTS, "jsonl", lines.encode())
+
+    def _put(self, folder: str, suffix: str, data: bytes) -> str:
+        sha = hashlib.sha256(data).hexdigest()
+        self._store.create(f"{folder}/{sha}.{suffix}", data)
+        return sha
+
+    def raw_blobs(self, entries: Sequence[Entry]) -> dict[str, str]:
+        """Returns the text of each big thing that entries name, by its file; without those not as written."""
+        return self.raw_files(name for entry in entries for name in blob_names(entry.body))
+
+    def raw_files(self, names: Iterable[str]) -> dict[str, str]:
+        """Returns the text of each file named by its hash; without those not as written."""
+        found = {}
+        for name in sorted(set(names)):
+            data = self._store.read(name)
+            if data is not None and hashlib.sha256(data).hexdigest() == Path(name).stem:
+                found[name] = data.decode()
+        return found
+
+    def copy_to(self, other: CurriculumLog, entries: Sequence[Entry]) -> None:
+        """Writes entries, with what they name, into an empty log, byte for byte."""
+        for name, text in self.raw_blobs(entries).items():
+            other._store.create(name, text.encode())
+        for entry in entries:
+            if not other._store.create(_name(entry.number), entry.to_bytes()):
+                raise StateError.explained(
+                    f"curriculum log {other.url!r} is there already",
+                    got=f"a file {_name(entry.number)}",
+                    rule="a fork begins a log of its own",
+                    cure="give another folder",
+                )
+
+
+def _table_bytes(table: ScheduleTable) -> bytes:
+    return (json.dumps(table.to_json(), separators=(",", ":")) + "\n").encode()
+
+
+def table_hash(table: ScheduleTable) -> str:
+    """Returns the hash under which `put_table` writes a table."""
+    return hashlib.sha256(_table_bytes(table)).hexdigest()
+
+
+def blob_names(body: Body) -> list[str]:
+    """Returns the files that an entry names by hash."""
+    if isinstance(body, Base | RecipeChange):
+        return [f"{TABLES}/{body.table}.json"]
+    if not isinstance(body, Proposal):
+        return []
+    tables = [f"{TABLES}/{op.schedule}.json" for op in body.ops if isinstance(op, Replace)]
+    return tables + [f"{DOCUMENTS}/{op.documents}.jsonl" for op in body.ops if isinstance(op, SkipDocuments)]
+
+
+def read_blobs(raw: dict[str, str]) -> Blobs:
+    """Returns what `raw_blobs` found as values."""
+    tables, documents = {}, {}
+    for name, text in raw.items():
+        sha = Path(name).stem
+        if name.startswith(TABLES):
+            tables[sha] = ScheduleTable.from_json(json.loads(text))
+        else:
+            lines = (json.loads(line) for line in text.splitlines())
+            documents[sha] = tuple((str(d), str(f), int(r)) for d, f, r in lines)
+    return Blobs(tables, documents)
+
+
+def log_of(run: str | os.PathLike[str]) -> CurriculumLog:
+    """Returns the log of a run folder, or that in a folder which is itself one."""
+    url = os.fspath(run).rstrip("/")
+    itself = CurriculumLog(url)
+    return itself if itself.exists else CurriculumLog(f"{url}/{FOLDER}")
+
+
+def _name(number: int) -> str:
+    return f"{number:06d}.json"

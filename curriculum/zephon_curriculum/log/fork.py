@@ -1,0 +1,96 @@
+"""A fork: a run folder whose log is that of another run up to a step, and goes its own way from there.
+
+Upstream: `zephon fork` and `zc.Run.fork`. Downstream: a run that begins there from a state of the parent. The
+parent's entries are copied as they are, so its chain can still be proved; one more says what does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from zephon import ScheduleTable, StateError, find_state, saved_steps, write_state_file
+from zephon_curriculum.log.entries import Entry, Fork, head_of
+from zephon_curriculum.log.folder import FOLDER, CurriculumLog, log_of, read_blobs
+from zephon_curriculum.log.history import History
+from zephon_curriculum.log.propose import check_at_step
+
+COPIED = ("recipe.toml", "lock.json", "start.json")
+STATE = "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """What a fork made."""
+
+    folder: Path
+    entry: Entry
+    """That of the fork, the newest of its log."""
+    dropped: tuple[int, ...]
+    """Proposals and decisions of the parent that do not count, since they begin at the step or later."""
+    state: Path | None
+    """The state to begin with, where one was given."""
+
+
+def fork_run(
+    run: str | os.PathLike[str],
+    at_step: int,
+    into: str | os.PathLike[str],
+    *,
+    state: str | os.PathLike[str] | None = None,
+) -> Forked:
+    """Makes the run folder `into` with recipe, lock and log of `run`, as they were before step `at_step`.
+
+    `state` is a file of `write_state_file`, or a checkpoint that a plugin reads, of at most `at_step` steps;
+    it is written beside. Raises StateError for one that the fork cannot go on from, and for a folder in use.
+    """
+    check_at_step(at_step)
+    parent, folder = log_of(run), Path(into)
+    entries = parent.read()
+    history = History.of(entries, read_blobs(parent.raw_blobs(entries)))
+    before, begins = history.composed.before(at_step), history.begins()
+    found = None if state is None else _checked(find_state(state), before.table(), at_step)
+    if folder.exists() and (there := sorted(os.listdir(folder))):
+        raise StateError.explained(
+            f"the folder {os.fspath(folder)!r} is not empty",
+            got=f"{there[0]} and {len(there) - 1} more in it",
+            rule="a fork is a run folder of its own",
+            cure="give a new folder",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in COPIED:
+        if (path := Path(run) / name).exists():
+            shutil.copyfile(path, folder / name)
+    log = CurriculumLog(folder / FOLDER)
+    parent.copy_to(log, entries)
+    body = Fork(at_step=at_step, parent=os.path.abspath(run))
+    written = log.append(body, len(entries), head_of(entries))[-1]
+    if found is not None:
+        write_state_file(found, folder / STATE)
+    dropped = tuple(number for number, start in begins.items() if start >= at_step)
+    return Forked(folder, written, dropped, folder / STATE if found is not None else None)
+
+
+def _checked(state: dict[str, object], table: ScheduleTable, at_step: int) -> dict[str, object]:
+    """Returns a state from which the fork can go on."""
+    steps = saved_steps(state)
+    if steps > at_step:
+        raise StateError.explained(
+            f"the state is behind the fork at step {at_step}",
+            got=f"a state of {steps} steps",
+            rule="a fork goes on from a state of at most its step",
+            cure=f"give an earlier state, or fork at step {steps} or later",
+        )
+    names = tuple(json.loads(str(state["recipe"]))["configuration"]["datasets"])
+    past = json.loads(str(state["schedule"]))["past"]
+    if table.with_datasets(names).past(steps)[0] != past:
+        raise StateError.explained(
+            "the state is not one of this run as its log has it",
+            got=f"other shares in its {steps} steps",
+            rule="a fork has the log's amendments before its step, as had the run that took its state",
+            cure="give a state of the newest attempt of the run",
+        )
+    return state

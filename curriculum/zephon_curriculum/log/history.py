@@ -1,0 +1,269 @@
+"""What a log says: its entries in order, the schedule they give, and what waits for a verdict.
+
+Upstream: `folder.py` or the messages of rank 0. Downstream: `follow.py` and the command line. `judge` is the
+law: no time, rank or listing decides anything, only the entries and the step of the exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from zephon import DataError, StateError
+from zephon_curriculum.log.amend import Amendment, Blobs, Composed, Layer, begin
+from zephon_curriculum.log.entries import (
+    Accepted,
+    Base,
+    Decision,
+    Entry,
+    Fork,
+    Proposal,
+    RecipeChange,
+    Refused,
+    broken,
+)
+from zephon_curriculum.log.folder import CurriculumLog, blob_names, read_blobs
+from zephon_curriculum.log.ops import Add, Replace, SkipDocuments, SkipSteps, Weights, Withdraw
+from zephon_curriculum.log.steps import AmendError
+
+CheckDocuments = Callable[[Composed], None]
+"""Raises DataError where a run does not have the documents that a schedule drops."""
+
+
+class History:
+    """The entries of a log, added one by one in order."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.pending: dict[int, Proposal] = {}
+        """Proposals without a verdict, by number."""
+        self.verdicts: dict[int, Accepted | Refused] = {}
+        """By number of the proposal."""
+        self.withdrawn: set[int] = set()
+        """Proposals and decisions that do not count any more."""
+        self._composed: Composed | None = None
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry], blobs: Blobs) -> History:
+        """Returns the history of a whole log."""
+        history = cls()
+        for entry in entries:
+            history.add(entry, blobs)
+            blobs = Blobs()  # they are known from then on
+        return history
+
+    @classmethod
+    def read(cls, log: CurriculumLog) -> History:
+        """Returns the history of a log's files, verified; StateError where there is none."""
+        entries = log.read()
+        if not entries:
+            raise StateError.explained(
+                f"curriculum log {log.url!r} has no entries",
+                got="no file 000000.json",
+                rule="a run that follows a log writes its first entry when it starts",
+                cure="give the folder of such a run; a run started by `open_updates` has one",
+            )
+        return cls.of(entries, read_blobs(log.raw_blobs(entries)))
+
+    @property
+    def composed(self) -> Composed:
+        """Returns the schedule that the entries give."""
+        assert self._composed is not None
+        return self._composed
+
+    @property
+    def base(self) -> Base:
+        """Returns entry 0."""
+        body = self.entries[0].body
+        assert isinstance(body, Base)
+        return body
+
+    @property
+    def head(self) -> str:
+        """Returns the hash of the newest entry; empty without one."""
+        return self.entries[-1].hash if self.entries else ""
+
+    def use(self, blobs: Blobs) -> None:
+        """Takes big things that entries to come name."""
+        if (blobs.tables or blobs.documents) and self._composed is not None:
+            self._composed = self._composed.with_blobs(blobs)
+
+    def add(self, entry: Entry, blobs: Blobs) -> None:
+        """Takes the next entry, with the big things that it names; StateError where it makes no sense."""
+        self.use(blobs)
+        try:
+            self._apply(entry, blobs)
+        except (AmendError, KeyError) as error:
+            raise broken(
+                f"entry {entry.number}", str(error), "an entry follows from those before it, with its files"
+            ) from None
+        self.entries.append(entry)
+
+    def _apply(self, entry: Entry, blobs: Blobs) -> None:
+        body, number = entry.body, entry.number
+        if isinstance(body, Base) != (number == 0):
+            raise AmendError(f"kind {body.kind} as number {number}")
+        match body:
+            case Base():
+                _need(blob_names(body), blobs)
+                self._composed = begin(0, blobs.tables[body.table], body.table, blobs)
+            case Proposal():
+                self.pending[number] = body
+            case Accepted():
+                self._composed = amended(self, body.proposal)
+                self.withdrawn.update(
+                    op.entry for op in self._pop(body.proposal).ops if isinstance(op, Withdraw)
+                )
+                self.verdicts[body.proposal] = body
+            case Refused():
+                self._pop(body.proposal)
+                self.verdicts[body.proposal] = body
+            case RecipeChange():
+                _need(blob_names(body), self.composed.blobs)
+                layer = Layer(number=number, from_step=body.step, table=body.table)
+                self._composed = self.composed.with_names(body.names).with_layer(layer)
+            case Decision():
+                if body.weights is not None:
+                    self._composed = self.composed.with_layer(decided(number, body))
+            case Fork():
+                self._fork(body)
+
+    def _pop(self, number: int) -> Proposal:
+        if number not in self.pending:
+            raise AmendError(f"entry {number} is no proposal that waits for a verdict")
+        return self.pending.pop(number)
+
+    def _fork(self, fork: Fork) -> None:
+        self._composed = self.composed.before(fork.at_step)
+        self.withdrawn.update(number for number, start in self.begins().items() if start >= fork.at_step)
+        self.pending.clear()
+
+    def begins(self) -> dict[int, int]:
+        """Returns the first step of every accepted proposal and decision that counts, by number."""
+        found = {
+            n: verdict.from_step for n, verdict in self.verdicts.items() if isinstance(verdict, Accepted)
+        }
+        found |= {n: decision.from_step for n, decision in self._decisions()}
+        return {number: found[number] for number in sorted(found) if number not in self.withdrawn}
+
+    def _decisions(self) -> list[tuple[int, Decision]]:
+        return [(e.number, e.body) for e in self.entries if isinstance(e.body, Decision)]
+
+    def decisions(self) -> list[Decision]:
+        """Returns the decisions that count, in order: not withdrawn, not behind a recipe's new schedule."""
+        recipes = [(e.number, e.body.step) for e in self.entries if isinstance(e.body, RecipeChange)]
+        return [
+            decision
+            for number, decision in self._decisions()
+            if number not in self.withdrawn
+            and not any(n > number and step <= decision.from_step for n, step in recipes)
+        ]
+
+    def proposal(self, number: int) -> Proposal | None:
+        """Returns the proposal of a number, decided or not."""
+        body = self.entries[number].body if 0 <= number < len(self.entries) else None
+        return body if isinstance(body, Proposal) else None
+
+
+def _need(names: list[str], blobs: Blobs) -> None:
+    known = {f"tables/{sha}.json" for sha in blobs.tables} | {
+        f"documents/{sha}.jsonl" for sha in blobs.documents
+    }
+    if missing := [name for name in names if name not in known]:
+        raise AmendError(f"its file {missing[0]} is not there, or not as it was written")
+
+
+def decided(number: int, decision: Decision) -> Layer:
+    """Returns what a decision says of the schedule."""
+    weights: Mapping[str, int] = decision.weights or {}
+    return Layer(number=number, from_step=decision.from_step, weights=tuple(sorted(weights.items())))
+
+
+def amended(history: History, number: int, proposal: Proposal | None = None) -> Composed:
+    """Returns the schedule with a proposal, by default the pending one of `number`, as if it were accepted.
+
+    AmendError where that cannot be, whatever the step.
+    """
+    proposal = proposal or history.pending.get(number)
+    if proposal is None:
+        raise AmendError(f"entry {number} is no proposal that waits for a verdict")
+    composed = history.composed
+    check_proposal(history, proposal)
+    for op in proposal.ops:
+        if isinstance(op, Withdraw):
+            composed = composed.without(op.entry)
+    rest = tuple(op for op in proposal.ops if not isinstance(op, Withdraw))
+    if not rest:
+        return composed
+    last = proposal.until
+    return composed.with_amendment(Amendment(number=number, at_step=proposal.at_step, until=last, ops=rest))
+
+
+def check_proposal(history: History, proposal: Proposal) -> None:
+    """Raises AmendError for a proposal that says too little, too much, or what is not there."""
+    _need(blob_names(proposal), history.composed.blobs)
+    if not proposal.ops:
+        raise AmendError("it asks for nothing")
+    if proposal.until is not None and proposal.until <= proposal.at_step:
+        raise AmendError(f"`until` must be > at_step, got [{proposal.at_step}, {proposal.until})")
+    names = history.composed.names
+    for op in proposal.ops:
+        if proposal.until is not None and isinstance(op, Add | SkipSteps | SkipDocuments | Withdraw):
+            raise AmendError(f"{op.kind} takes no `until`")
+        match op:
+            case Add():
+                names = names if op.dataset in names else (*names, op.dataset)
+            case Weights():
+                if missing := [name for name in names if name not in dict(op.weights)]:
+                    raise AmendError(
+                        f"no weight for dataset {missing[0]!r}; write {missing[0]}=0 to leave it out"
+                    )
+            case Replace():
+                if (found := history.composed.blobs.tables[op.schedule].names) != names[: len(found)]:
+                    raise AmendError(f"the schedule is of datasets {found}, the run has {names}")
+            case SkipSteps() if not proposal.at_step == op.start < op.stop:
+                raise AmendError(f"skipped steps [a, b) have at_step = a < b, got [{op.start}, {op.stop})")
+            case Withdraw():
+                _check_withdraw(history, op.entry)
+
+
+def _check_withdraw(history: History, number: int) -> None:
+    if number not in history.begins():
+        why = "it is withdrawn already" if number in history.withdrawn else "it is none that was accepted"
+        raise AmendError(f"entry {number} cannot be withdrawn: {why}")
+    proposal = history.proposal(number)
+    if proposal is not None and any(isinstance(op, Add | Withdraw) for op in proposal.ops):
+        raise AmendError(
+            f"entry {number} adds a dataset or withdraws an entry: retire it, or propose it again"
+        )
+
+
+def first_step(history: History, proposal: Proposal) -> int:
+    """Returns the first step that a proposal changes."""
+    begins = history.begins()
+    steps = [begins.get(op.entry, proposal.at_step) for op in proposal.ops if isinstance(op, Withdraw)]
+    rest = any(not isinstance(op, Withdraw) for op in proposal.ops)
+    return min([*steps, *([proposal.at_step] if rest or not steps else [])])
+
+
+def judge(
+    history: History, number: int, step: int, opened: tuple[str, ...], check: CheckDocuments | None = None
+) -> Accepted | Refused:
+    """Returns the verdict on a pending proposal in the exchange of `step` of a run of datasets `opened`."""
+    proposal, legal = history.pending[number], step + history.base.lead_steps + 1
+    start = first_step(history, proposal)
+    try:
+        if start < legal:
+            raise AmendError(
+                f"it changes step {start}, and at step {step} rows of steps up to {legal - 1} may be mixed"
+            )
+        composed = amended(history, number)
+        if closed := [name for name in composed.names if name not in opened]:
+            raise AmendError(
+                f"dataset {closed[0]!r} is not open in this run, which opens its datasets when it starts: "
+                "stop it, propose this again and start it"
+            )
+        if check is not None and composed.table().drops:
+            check(composed)
+    except (AmendError, DataError) as error:
+        return Refused(proposal=number, step=step, why=str(error), first_legal=legal)
+    return Accepted(proposal=number, step=step, from_step=start)

@@ -1,0 +1,250 @@
+"""Proposals: what people ask for, checked against the log as it is, and written into it.
+
+Upstream: `zephon amend` and `zc.Run.amend`. Downstream: the log, where the run finds it at its next step.
+What can be refused at once is refused here; the run has the last word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from zephon import Recipe, ScheduleTable, read_log_files
+from zephon_curriculum.log.added import dataset_of
+from zephon_curriculum.log.amend import Composed, Document
+from zephon_curriculum.log.entries import Entry, Proposal
+from zephon_curriculum.log.folder import CurriculumLog, blob_names, read_blobs
+from zephon_curriculum.log.history import History, amended, first_step
+from zephon_curriculum.log.ops import (
+    Add,
+    Op,
+    Points,
+    Replace,
+    Retire,
+    Scale,
+    SkipDocuments,
+    SkipSteps,
+    Weights,
+    Withdraw,
+    numbers,
+)
+from zephon_curriculum.log.steps import AmendError
+
+Given = Mapping[str, Any] | str
+"""Numbers by dataset, or text: `web=6,code=4`."""
+TAIL_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What somebody asks for, as it was given; the fields that are None ask for nothing."""
+
+    at_step: int | None = None
+    """None: that of the steps skipped, or of the entry withdrawn."""
+    until: int | None = None
+    weights: Given | None = None
+    scale: Given | None = None
+    points: Given | None = None
+    schedule: ScheduleTable | None = None
+    add: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Datasets, by name their tables of a recipe."""
+    retire: tuple[str, ...] = ()
+    skip_steps: tuple[int, int] | None = None
+    skip_documents: tuple[Document, ...] | None = None
+    withdraw: tuple[int, ...] = ()
+    reason: str
+    author: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A proposal that can be written, and what it would come to."""
+
+    proposal: Proposal
+    before: Composed
+    after: Composed
+    first_step: int
+    """The first step that it changes."""
+    first_legal: int | None
+    """The first step that the run accepts if it goes on after the newest step logged; None where none is. One
+    that goes on from an earlier state accepts earlier ones."""
+
+
+def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None = None) -> Draft:
+    """Returns the proposal of a request and its effect; AmendError where the log as it is leaves no such.
+
+    Files that it names are written into the log, by their hash; no entry is.
+    """
+    history = History.read(log)
+    ops = tuple(_ops(log, request, history.composed.names))
+    proposal = Proposal(
+        at_step=_at_step(request, history),
+        until=request.until,
+        ops=ops,
+        reason=request.reason,
+        author=request.author,
+    )
+    before = history.composed
+    history.use(read_blobs(log.raw_files(blob_names(proposal))))
+    return Draft(
+        proposal=proposal,
+        before=before,
+        after=amended(history, len(history.entries), proposal),
+        first_step=first_step(history, proposal),
+        first_legal=None if newest_step is None else newest_step + history.base.lead_steps + 2,
+    )
+
+
+def write_proposal(log: CurriculumLog, proposal: Proposal) -> Entry:
+    """Writes a proposal as the newest entry and returns it."""
+    history = History.read(log)
+    return log.append(proposal, len(history.entries), history.head)[-1]
+
+
+def newest_step(run: str | os.PathLike[str]) -> int | None:
+    """Returns the last step that the newest attempt of a run folder logged; None without any."""
+    files = read_log_files(Path(run)) if Path(run).is_dir() else []
+    newest = max((file.attempt for file in files), default=0)
+    return max((_last_step(file.path) for file in files if file.attempt == newest), default=None)
+
+
+def _last_step(path: Path) -> int:
+    """Returns the step of the last whole line of a batch log; reads its end only."""
+    with path.open("rb") as stream:
+        end, size = stream.seek(0, os.SEEK_END), TAIL_BYTES
+        while True:
+            stream.seek(max(0, end - size))
+            lines = stream.read().split(b"\n")[(size < end) : -1]  # of the first there may be only a part
+            if lines or size >= end:
+                return int(json.loads(lines[-1]).get("step", 0))
+            size *= 8
+
+
+def check_at_step(step: object) -> None:
+    """Refuses what is no step."""
+    if type(step) is not int or step < 0:
+        raise ValueError(f"`at_step` must be a whole number >= 0, got {step!r}")
+
+
+def _at_step(request: Request, history: History) -> int:
+    if request.at_step is not None:
+        check_at_step(request.at_step)
+        return request.at_step
+    if request.skip_steps is not None:
+        return request.skip_steps[0]
+    begins = history.begins()
+    steps = [begins[number] for number in request.withdraw if number in begins]
+    if steps:
+        return min(steps)
+    raise AmendError("`at_step` is missing: the step from which the change holds")
+
+
+def _ops(log: CurriculumLog, request: Request, names: tuple[str, ...]) -> Iterable[Op]:
+    """Yields the ops of a request, in the order in which they act."""
+    for number in request.withdraw:
+        yield Withdraw(number)
+    for name, config in request.add.items():
+        if name in names:
+            raise AmendError(f"dataset {name!r} is there already; datasets have different names")
+        dataset_of(name, config)
+        yield Add(name, dict(config))
+    if request.schedule is not None:
+        yield Replace(log.put_table(request.schedule))
+    if request.weights is not None:
+        yield Weights(numbers(parse(request.weights, "weights"), "weights"))
+    if request.scale is not None:
+        yield Scale(numbers(parse(request.scale, "scale"), "scale"))
+    if request.points is not None:
+        yield Points(numbers(parse(request.points, "points"), "points", signed=True))
+    for name in request.retire:
+        yield Retire(name)
+    if request.skip_steps is not None:
+        yield SkipSteps(*request.skip_steps)
+    if request.skip_documents is not None:
+        documents = sorted(set(request.skip_documents))
+        if not documents:
+            raise AmendError("the list of documents to skip is empty")
+        yield SkipDocuments(log.put_documents(documents), len(documents))
+
+
+def parse(given: Given, what: str) -> Mapping[str, Any]:
+    """Returns numbers by dataset, of `web=6,code=4` or a mapping."""
+    if not isinstance(given, str):
+        return given
+    found: dict[str, str] = {}
+    for part in given.split(","):
+        name, equals, number = part.rpartition("=")
+        if not equals or not name.strip() or not number.strip():
+            raise ValueError(f"{what} takes NAME=NUMBER,..., got {given!r}; for instance web=6,code=4")
+        if name.strip() in found:
+            raise ValueError(f"{what}: dataset {name.strip()!r} is given twice")
+        found[name.strip()] = number.strip()
+    return found
+
+
+def read_documents(path: str | os.PathLike[str]) -> tuple[Document, ...]:
+    """Returns the documents of a list: lines `dataset file record`, JSON lines, or `zephon show --json`."""
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = None
+    if isinstance(data, dict) and "rows" in data:
+        pieces = [piece for row in data["rows"] for piece in row["pieces"]]
+        return tuple(sorted({_document(piece, str(path)) for piece in pieces}))
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return tuple(sorted({_document(_line(line), f"{path}, line {number}") for number, line in lines}))
+
+
+def _line(line: str) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        name, _, rest = line.strip().partition(" ")
+        file, _, record = rest.rpartition(" ")
+        return [name, file.strip(), record]
+
+
+def _document(given: object, where: str) -> Document:
+    fields = [given.get(n) for n in ("dataset", "file", "record")] if isinstance(given, Mapping) else given
+    if isinstance(fields, list) and len(fields) == 3:
+        name, file, record = fields
+        if isinstance(name, str) and isinstance(file, str) and name and file and str(record).isdecimal():
+            return name, file, int(record)
+    raise ValueError(f"{where}: a document is `dataset file record`, got {given!r:.80}")
+
+
+def read_added(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """Returns the datasets of a TOML file, [[datasets]] as in a recipe; paths start at its folder."""
+    file = Path(path)
+    data = tomllib.loads(file.read_text(encoding="utf-8"))
+    entries = data.get("datasets", [data] if "name" in data else [])
+    if not isinstance(entries, list) or not entries or not all("name" in entry for entry in entries):
+        raise ValueError(f"{file}: a file of datasets has [[datasets]] tables with `name` and `path`")
+    found = {}
+    for entry in entries:
+        config = {name: value for name, value in entry.items() if name != "name"}
+        paths = config.get("path")
+        anchored = [_anchor(str(p), file.parent) for p in (paths if isinstance(paths, list) else [paths])]
+        found[str(entry["name"])] = config | {"path": anchored if isinstance(paths, list) else anchored[0]}
+    return found
+
+
+def _anchor(path: str, base: Path) -> str:
+    if path.startswith(("~", "${")) or "://" in path:
+        return path
+    return os.path.normpath(base.absolute() / path)
+
+
+def schedule_of(path: str | os.PathLike[str], recipe: Recipe) -> ScheduleTable:
+    """Returns the table of another schedule: a recipe's, or a TOML file with its [schedule] alone."""
+    data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    config = data.get("schedule", data)
+    if not isinstance(config, dict) or "kind" not in config:
+        raise ValueError(f"{path}: a schedule's file has a [schedule] table with its `kind`")
+    return replace(recipe, schedule=config).compile_schedule()

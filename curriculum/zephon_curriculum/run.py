@@ -1,0 +1,179 @@
+"""A run from Python: its recipe, log and table, amendments and forks, proof and metrics.
+
+Upstream: notebooks and scripts. Downstream: the run folder, and the log in it that the run follows.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zephon import (
+    Loader,
+    LoaderOptions,
+    LoggedRows,
+    Opened,
+    Recipe,
+    ScheduleTable,
+    open_recipe,
+    read_lock,
+    read_log_files,
+    read_table,
+)
+from zephon_curriculum.log.added import recipe_of_run
+from zephon_curriculum.log.entries import Entry
+from zephon_curriculum.log.folder import FOLDER, CurriculumLog, log_of
+from zephon_curriculum.log.follow import Share, open_updates
+from zephon_curriculum.log.fork import Forked, fork_run
+from zephon_curriculum.log.history import History
+from zephon_curriculum.log.propose import Draft, Request, make_draft, write_proposal
+
+RECIPE = "recipe.toml"
+ALL_STEPS = range(1 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Tokens drawn in the steps that count, as the batch logs have them."""
+
+    names: tuple[str, ...]
+    steps: NDArray[np.int64]  # (num_steps,), ascending
+    tokens: NDArray[np.int64]  # (num_steps, num_datasets)
+
+    def shares(self) -> NDArray[np.float64]:
+        """Returns the realised shares of each step."""  # (num_steps, num_datasets)
+        found: NDArray[np.float64] = self.tokens / np.maximum(1, self.tokens.sum(axis=1, keepdims=True))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was made once more and found equal."""
+
+    steps: range
+    num_rows: int
+
+
+class Run:
+    """A run folder; one that does not exist yet is made by the first loader."""
+
+    def __init__(self, path: str | os.PathLike[str], recipe: Recipe | None = None) -> None:
+        """Reads nothing yet. `recipe` is that of a run to begin, or with which to go on."""
+        self.folder = Path(path)
+        self._recipe = recipe
+
+    @property
+    def recipe(self) -> Recipe:
+        """Returns the recipe, with the datasets that amendments add."""
+        recipe = self._recipe or Recipe.from_toml(self.folder / RECIPE)
+        return recipe_of_run(recipe, self.folder)
+
+    @property
+    def log(self) -> CurriculumLog:
+        """Returns the curriculum log."""
+        return log_of(self.folder)
+
+    @property
+    def history(self) -> History:
+        """Returns what the log says, its chain verified."""
+        return History.read(self.log)
+
+    @property
+    def table(self) -> ScheduleTable:
+        """Returns the schedule with all that the log accepted; without a log that of the recipe."""
+        return self.history.composed.table() if self.log.exists else self.recipe.compile_schedule()
+
+    def draft(self, request: Request) -> Draft:
+        """Returns what a request would come to; writes no entry."""
+        return make_draft(self.log, request)
+
+    def amend(self, request: Request) -> Entry:
+        """Writes a proposal and returns its entry; the run decides at its next step.
+
+        Raises AmendError where the log as it is leaves no such amendment.
+        """
+        return write_proposal(self.log, self.draft(request).proposal)
+
+    def fork(
+        self, at_step: int, into: str | os.PathLike[str], *, state: str | os.PathLike[str] | None = None
+    ) -> Forked:
+        """Makes a run folder that goes its own way from step `at_step` on; see `fork_run`."""
+        return fork_run(self.folder, at_step, into, state=state)
+
+    def loader(self, options: LoaderOptions | None = None, *, share: Share | None = None) -> Loader:
+        """Returns the loader of one rank that follows the log and writes its batches into the run folder.
+
+        `run_folder` and `updates` of `options` are set here; `share`, a broadcast from rank 0, is needed on
+        every rank of several. Collective.
+        """
+        chosen = options or LoaderOptions()
+        recipe = self.recipe
+        chosen.check(recipe.lanes, recipe.rows_per_step)
+        opened = self._open(recipe, chosen)
+        try:
+            updates = open_updates(opened, self.folder / FOLDER, is_first=chosen.dp_rank == 0, share=share)
+            chosen = replace(chosen, run_folder=self.folder, updates=updates)
+            return Loader(opened, chosen, owns_opened=True)
+        except BaseException:
+            opened.close()
+            raise
+
+    def _open(self, recipe: Recipe, options: LoaderOptions) -> Opened:
+        lock = read_lock(self.folder) if recipe.follows_lock else None
+        return open_recipe(
+            recipe,
+            cache=options.cache,
+            backend=options.backend,
+            spool_bytes=options.spool_bytes,
+            lock=lock,
+        )
+
+    def verify(self, steps: range | None = None, options: LoaderOptions | None = None) -> Verified:
+        """Returns what was compared of `steps`, default all: the run's rows, made here once more from step 0.
+
+        Raises StateError at the first row that is not what the newest attempt logged. `zephon verify` says
+        more of a run that differs.
+        """
+        recipe, wanted = self.recipe, steps or ALL_STEPS
+        logged = self._logged(recipe, wanted)
+        end, num_rows = min(wanted.stop, logged.end_step), 0
+        chosen = replace(options or LoaderOptions(), replay=self.folder)
+        with closing(self._open(recipe, chosen)) as opened:
+            table = read_table(self.folder, logged.schedule)
+            known = opened if table is None else replace(opened, table=fitted(table, recipe))
+            with Loader(known, chosen) as loader:
+                for batch in loader if end else ():
+                    num_rows += len(batch.lanes) if batch.step >= wanted.start else 0
+                    if loader.num_steps >= end:
+                        break
+        return Verified(range(min(wanted.start, end), end), num_rows)
+
+    def metrics(self, steps: range | None = None) -> Metrics:
+        """Returns the tokens of each dataset in `steps`, default all; without those that count in part."""
+        recipe, wanted = self.recipe, steps or ALL_STEPS
+        logged = self._logged(recipe, wanted)
+        found = {
+            step: tokens
+            for step in range(wanted.start, min(wanted.stop, logged.end_step))
+            if (tokens := logged.tokens(step)) is not None
+        }
+        columns = np.array(list(found.values()), np.int64).reshape(len(found), len(recipe.names))
+        return Metrics(recipe.names, np.array(list(found), np.int64), columns)
+
+    def _logged(self, recipe: Recipe, steps: range) -> LoggedRows:
+        logged = LoggedRows(
+            range(recipe.lanes), steps, rows_per_step=recipe.rows_per_step, names=recipe.names
+        )
+        for file in read_log_files(self.folder):
+            logged.add(file)
+        return logged
+
+
+def fitted(table: ScheduleTable, recipe: Recipe) -> ScheduleTable:
+    """Returns a table for the datasets of `recipe`, which may have more at the end."""
+    return table.with_datasets(recipe.names, table.begun)
