@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from zephon.demo.amended import AmendedPlan, run_amended
 from zephon.demo.corpora import CorporaPlan, build_corpora, write_recipe
 from zephon.demo.ranks import RankJob, merged_path, newest_state, run_ranks
 from zephon.demo.report import Findings, Restore, compare, realised_shares, tell, tell_next, tell_verdict
@@ -60,6 +61,7 @@ class DemoPlan:
     """The step from which the mixture is another."""
     save_every: int
     attempts: tuple[Attempt, ...]
+    amended: AmendedPlan
     seq_len: int
     global_batch_size: int = 16
     lanes: int = 8
@@ -73,6 +75,7 @@ FULL = DemoPlan(
     change_at=20,
     save_every=5,
     attempts=(Attempt(4, (17, 18, 19, 21)), Attempt(2, (27, 28)), Attempt(8)),
+    amended=AmendedPlan(proposed_at=5, at_step=10, num_steps=16),
     seq_len=512,
     timeout_s=120.0,
 )
@@ -88,6 +91,7 @@ QUICK = DemoPlan(
     change_at=10,
     save_every=4,
     attempts=(Attempt(4, (9, 10, 11, 13)), Attempt(2, (13, 14)), Attempt(8)),
+    amended=AmendedPlan(proposed_at=2, at_step=6, num_steps=8),
     seq_len=128,
     timeout_s=60.0,
 )
@@ -118,6 +122,9 @@ def run_demo(folder: Path, *, quick: bool = False) -> int:
             speed = jobs.run_sizes(bar)
             restores = jobs.run_killed(bar)
             jobs.run_control(bar)
+            amended = run_amended(
+                jobs.recipe_path, folder / "runs" / "amended", folder / "cache", plan.amended, bar
+            )
     except ZephonError as error:
         console.print(str(error), markup=False, soft_wrap=True)
         console.print("[bold red]FAILED[/bold red]: a part of the demo did not get to its end")
@@ -126,8 +133,13 @@ def run_demo(folder: Path, *, quick: bool = False) -> int:
         console.print("corpora and tokenizer are those of an earlier demo")
     findings = jobs.findings(speed, restores)
     tell(console, findings)
+    if amended is not None:
+        console.print(str(amended), markup=False, soft_wrap=True)
     tell_next(console, jobs.recipe_path, plan.change_at)
     console.print()
+    if amended is not None and not amended.is_equal:
+        console.print("[bold red]FAILED[/bold red]: the amended run cannot be made again")
+        return 1
     tell_verdict(console, findings, time.monotonic() - start)
     return 0 if findings.is_good else 1
 

@@ -218,5 +218,6 @@ def tell_next(console: Console, recipe: Path, change_at: int) -> None:
         f"zephon hash {name} --steps 0:{change_at} --dp 4",
         f"zephon show {name} --step {change_at} --lane 0",
         f"zephon bench {name}",
+        f"zephon log {shlex.quote(str(recipe.parent / 'runs' / 'amended'))}",
     ):
         console.print(f"  {command}", markup=False, soft_wrap=True)
