@@ -1,8 +1,8 @@
-"""What the tests of the curriculum log share: a tiny run whose ranks take turns in one process, on one log."""
+"""What the tests of the curriculum log share: a tiny run whose ranks take turns in one process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.helpers import digest_of, make_recipe, take_steps, union, words
 from zephon import Loader, LoaderOptions, Opened, Recipe, ScheduleTable, Stages
+from zephon_curriculum.controllers.protocol import Observation
 from zephon_curriculum.log.entries import Accepted, Entry, Refused
 from zephon_curriculum.log.folder import CurriculumLog
 from zephon_curriculum.log.follow import Updates, open_updates
@@ -104,3 +105,16 @@ def final_table(folder: Path | str) -> ScheduleTable:
 def with_recipe(opened: Opened, other: Recipe) -> Opened:
     """Returns the opened data with another schedule."""
     return replace(opened, recipe=other, table=other.compile_schedule())
+
+
+@dataclass(frozen=True)
+class Chase:
+    """The dataset with the highest loss gets most."""
+
+    every: int = 3
+
+    def decide(self, history: Sequence[Observation]) -> Mapping[str, float] | None:
+        losses = history[-1].losses
+        if len(history) % 4 == 0:
+            return None
+        return {name: (loss or 0) ** 2 + len(history) for name, loss in losses.items()}

@@ -1,4 +1,4 @@
-"""A place on disk with a recipe over JSONL files, for the tests of runs and commands of the curriculum log."""
+"""A place on disk with a recipe over JSONL files, for the tests of runs and commands."""
 
 from __future__ import annotations
 

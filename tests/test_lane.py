@@ -16,7 +16,8 @@ from zephon.feed import Feed
 from zephon.lane import OPEN_AHEAD, CarriedPiece, Lane, LanePlan, Row
 from zephon.mixture import Ledger, MixtureWorkSource
 from zephon.opened import Opened
-from zephon.schedule import PARTS, Constant, Stages
+from zephon.schedule import Constant, Stages
+from zephon.shares import PARTS
 from zephon.stream import Cursor, Stream
 
 DOCUMENTS = {"web": words("web", 9, (1, 4)), "code": sized(5, (3, 40)), "prose": sized(3, (17,))}

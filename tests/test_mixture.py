@@ -28,15 +28,8 @@ from zephon.mixture import (
     begin_step,
     first_credits,
 )
-from zephon.schedule import (
-    PARTS,
-    Constant,
-    ScheduleContext,
-    ScheduleTable,
-    Stages,
-    compile_schedule,
-    shares_of,
-)
+from zephon.schedule import Constant, ScheduleContext, ScheduleTable, Stages, compile_schedule
+from zephon.shares import PARTS, shares_of
 
 SOURCE = MixtureWorkSource([], {"any": 1})
 SEQ_LEN = 128

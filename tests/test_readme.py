@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,14 @@ from zephon import LoaderOptions, Recipe, open_recipe
 from zephon.cli import build_app
 from zephon.cli.common import Exit
 from zephon.demo import FULL
+from zephon.demo.amended import run_amended
 from zephon.demo.corpora import CorporaPlan, build_corpora, write_recipe
 from zephon.loader import Loader
 from zephon.opened import SPOOL_BYTES
 from zephon.options import BUDGET_BYTES
 from zephon.toml import DATASET, PACKING, TOKENIZE, TOP
 
-pytestmark = pytest.mark.usefixtures("probed_once")
+pytestmark = pytest.mark.usefixtures("probed_once", "curriculum")
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -45,6 +47,14 @@ LOGGED_STEPS = 8
 HEX = r"[0-9a-f]{64}"
 
 
+@pytest.fixture(scope="module")
+def curriculum() -> Iterator[None]:
+    """Lets in the commands of zephon-curriculum, which the README shows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZEPHON_PLUGINS", "zephon-curriculum")
+        yield
+
+
 def blocks(language: str) -> list[str]:
     """Returns the README's code blocks of one language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -56,7 +66,7 @@ def commands() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(curriculum: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a folder with `zephon-demo` in it, and `bin/zephon` for the shell."""
     home = tmp_path_factory.mktemp("home")
     demo = home / "zephon-demo"
@@ -76,6 +86,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for _ in range(LOGGED_STEPS):
                 next(loader)
     opened.close()
+    amended = demo / "runs" / "amended"
+    assert run_amended(demo / "recipe.toml", amended, home / "cache", FULL.amended, lambda *_: None)
     script = home / "bin" / "zephon"
     script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec {sys.executable} -m zephon "$@"\n')
@@ -116,15 +128,20 @@ def test_four_ranks_go_on_as_two(home: Path) -> None:
     assert run(home, sys.executable, "-c", blocks("python")[1]) == "1\n"
 
 
+def test_a_run_is_amended(home: Path) -> None:
+    found = run(home, sys.executable, "-c", blocks("python")[2])
+    assert found == "5 {1: Accepted(proposal=1, step=1, from_step=4)}\n"
+
+
 def test_a_config_of_torchtitan(home: Path) -> None:
     pytest.importorskip("torchtitan")
     code = "\nconfig = my_8b()\nprint(type(config).__qualname__, config.dataloader.recipe)"
-    found = run(home, sys.executable, "-W", "ignore", "-c", blocks("python")[2] + code)
+    found = run(home, sys.executable, "-W", "ignore", "-c", blocks("python")[3] + code)
     assert found.splitlines()[-1] == "ZephonTrainer.Config recipe.toml"
 
 
 def test_there_are_no_other_snippets() -> None:
-    assert [len(blocks(language)) for language in ("python", "toml")] == [3, 1]
+    assert [len(blocks(language)) for language in ("python", "toml")] == [4, 1]
 
 
 def test_the_recipe_is_one(home: Path) -> None:
@@ -191,6 +208,33 @@ def test_data(home: Path) -> None:
     )
 
 
+def test_the_curriculum(home: Path) -> None:
+    def out(name: str) -> str:
+        return run(home, "sh", "-c", commands()[name])
+
+    assert re.search(r"^reference .* census$", out("estimate"), re.MULTILINE)
+    assert "epochs" in out("plan")
+    assert "digest" in out("preview")
+    assert "dry run: nothing was written" in out("amend")
+    assert "accepted" in out("log")
+    assert "verified 3 entries" in out("log")
+    assert "do not count" in out("fork")
+    assert "set by entry 1" in out("explain")
+    assert out("diff").startswith("equal")
+
+
+@pytest.mark.slow
+def test_small_runs_and_their_law(home: Path) -> None:
+    run(home, "sh", "-c", commands()["design"])
+    lines = (home / "swarm" / "ratios.csv").read_text().splitlines()
+    names = lines[0].split(",")[1:]
+    runs = [line.split(",") for line in lines[1:]]
+    assert len(runs) == 8
+    losses = (f"{name},{3 - float(ratios[names.index('prose')])}" for name, *ratios in runs)
+    (home / "losses.csv").write_text("\n".join(["run,loss", *losses]) + "\n")
+    assert "gain over the baseline" in run(home, "sh", "-c", commands()["fit"])
+
+
 def test_a_catalogue_changes_no_digest(home: Path) -> None:
     assert "catalogue = " in run(home, "sh", "-c", commands()["index"])
     plain = run(home, "sh", "-c", commands()["hash"])
@@ -228,6 +272,7 @@ def test_settings_and_trainer_steps_are_options() -> None:
         "show",
         "bench",
         "index",
+        *("estimate", "plan", "preview", "explain", "design"),
     }
     assert "--trainer-step" in options["show"]
     assert "--trainer-steps" in options["hash"]
@@ -243,7 +288,7 @@ def names_of_tests(path: Path) -> set[str]:
 
 
 def test_every_test_that_a_guarantee_names_exists() -> None:
-    named = set(re.findall(r"`([a-z_/]+\.py)::(test_\w+)`", GUARANTEES))
+    named = set(re.findall(r"`([a-z_/.]+\.py)::(test_\w+)`", GUARANTEES))
     assert len(named) > 80
     missing = [
         f"{file}::{test}"

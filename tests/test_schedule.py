@@ -16,18 +16,14 @@ from hypothesis import strategies as st
 
 from zephon.schedule import (
     BLOCK_STEPS,
-    PARTS,
     Constant,
     Schedule,
     ScheduleContext,
     ScheduleTable,
     Stages,
-    Weights,
-    check_weights,
     compile_schedule,
-    shares_of,
-    shares_without,
 )
+from zephon.shares import PARTS, Weights, check_weights, shares_of, shares_without
 
 CONTEXT = ScheduleContext(names=("web", "code"), total_steps=10, tokens_per_step=64)
 HALF, QUARTER = PARTS // 2, PARTS // 4

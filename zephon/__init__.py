@@ -42,7 +42,6 @@ from zephon.replay import Change, changed_lock
 from zephon.runfolder import read_lock, read_log_files
 from zephon.runtables import read_table
 from zephon.schedule import (
-    PARTS,
     Constant,
     Drop,
     Schedule,
@@ -50,9 +49,9 @@ from zephon.schedule import (
     ScheduleTable,
     ScheduleUpdates,
     Stages,
-    check_weights,
     compile_schedule,
 )
+from zephon.shares import PARTS, check_weights
 from zephon.snapshots import find_snapshot
 from zephon.state import saved_steps
 from zephon.statefile import find_state, read_state_file, write_state_file

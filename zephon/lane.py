@@ -21,7 +21,8 @@ from zephon.feed import MIN_BLOCK_BYTES, Feed, Ticket
 from zephon.mixture import Ledger, WorkSource, begin_step
 from zephon.packing import Carrying, Packer
 from zephon.prepare import Block, Request
-from zephon.schedule import ScheduleTable, shares_without
+from zephon.schedule import ScheduleTable
+from zephon.shares import shares_without
 from zephon.stream import Counts, Cursor, Run, Stream, new_tuple
 
 OPEN_AHEAD = 8

@@ -10,24 +10,18 @@ import bisect
 import functools
 import hashlib
 import json
-import math
-import numbers
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from zephon.errors import check_whole, unknown_field
+from zephon.shares import Weights, check_weights, shares_of
 
-PARTS = 1 << 20
-"""Shares are whole parts of this many."""
 BLOCK_STEPS = 1024
 """A state holds one hash of the shares for each block of this many steps."""
-
-Weights = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,78 +76,6 @@ class ScheduleUpdates(Protocol):
         earlier steps. The table may differ from the one in force only at steps >= `step`.
         """
         ...
-
-
-def check_weights(weights: object, where: str) -> dict[str, Fraction]:
-    """Returns the weights as exact fractions; refuses what is no finite number >= 0, or all zero."""
-    if not isinstance(weights, Mapping) or not weights:
-        raise ValueError(f"{where}: weights must map every dataset to a number, got {weights!r}")
-    exact: dict[str, Fraction] = {}
-    for name, weight in weights.items():
-        if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
-            raise ValueError(f"{where}: the weight of {name!r} must be a number, got {weight!r}")
-        exactly: Fraction | float
-        if isinstance(weight, numbers.Rational):  # numpy's whole numbers too, which would overflow
-            exactly = Fraction(int(weight.numerator), int(weight.denominator))
-        else:
-            exactly = float(weight)
-        if (isinstance(exactly, float) and not math.isfinite(exactly)) or exactly < 0:
-            raise ValueError(f"{where}: the weight of {name!r} must be finite and >= 0, got {weight!r}")
-        exact[str(name)] = Fraction(exactly)
-    if not any(exact.values()):
-        raise ValueError(f"{where}: at least one weight must be > 0, got {dict(weights)!r}")
-    return exact
-
-
-def shares_of(weights: Weights, names: Sequence[str], where: str) -> tuple[int, ...]:
-    """Returns the integer shares of `weights` in the order of `names`; they sum to PARTS.
-
-    Largest remainder, ties to the dataset named first; exact arithmetic, so equal ratios give equal shares.
-    """
-    given = [weights.get(name) for name in names] if isinstance(weights, dict) else []
-    if len(given) == len(weights) and any(given) and all(type(w) is int and w >= 0 for w in given):
-        return _rounded_whole([int(weight) for weight in given if weight is not None])
-    exact = check_weights(weights, where)
-    if unknown := [name for name in exact if name not in names]:
-        raise ValueError(f"{where}: no dataset is named {unknown[0]!r}; the datasets are {', '.join(names)}")
-    if missing := [name for name in names if name not in exact]:
-        raise ValueError(
-            f"{where}: no weight for dataset {missing[0]!r}; write {missing[0]} = 0 to leave it out"
-        )
-    total = sum(exact.values(), Fraction(0))
-    return _rounded([exact[name] * PARTS / total for name in names])
-
-
-@functools.lru_cache(maxsize=256)
-def shares_without(shares: tuple[int, ...], gone: frozenset[int]) -> tuple[int, ...]:
-    """Returns `shares` with those of the datasets `gone` given to the others, in proportion, to sum to PARTS.
-
-    Largest remainder, ties to the dataset named first. All are zero where no other has a share.
-    """
-    total = sum(share for i, share in enumerate(shares) if i not in gone)
-    if total in (0, PARTS):
-        return tuple(0 if i in gone else share for i, share in enumerate(shares))
-    return _rounded([Fraction(0 if i in gone else s * PARTS, total) for i, s in enumerate(shares)])
-
-
-def _rounded(quotas: Sequence[Fraction]) -> tuple[int, ...]:
-    """Returns whole numbers near `quotas`, which sum to PARTS, with the same sum."""
-    shares = [int(quota) for quota in quotas]  # int() of a Fraction >= 0 rounds down
-    by_remainder = sorted(range(len(quotas)), key=lambda i: (shares[i] - quotas[i], i))
-    for i in by_remainder[: PARTS - sum(shares)]:
-        shares[i] += 1
-    return tuple(shares)
-
-
-def _rounded_whole(weights: Sequence[int]) -> tuple[int, ...]:
-    """Returns what `_rounded` does of the quotas of whole weights, in a fifteenth of the time."""
-    total = sum(weights)
-    pairs = [divmod(weight * PARTS, total) for weight in weights]
-    shares = [share for share, _ in pairs]
-    by_remainder = sorted(range(len(pairs)), key=lambda i: (-pairs[i][1], i))
-    for i in by_remainder[: PARTS - sum(shares)]:
-        shares[i] += 1
-    return tuple(shares)
 
 
 @dataclass(frozen=True)
@@ -275,6 +197,15 @@ class ScheduleTable:
         return rolling, blocks
 
     def _block_hash(self, first: int, last: int) -> str:
+        skips = [(a, b, self._runs(a, b)) for a, b in self.skips if first <= a < last]
+        drops = [(drop.step, drop.hash) for drop in self.drops if first <= drop.step < last]
+        runs = self._runs(first, last)
+        return hashlib.sha256(
+            json.dumps([runs, skips, drops] if skips or drops else runs).encode()
+        ).hexdigest()
+
+    def _runs(self, first: int, last: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Returns (steps, their shares) of the steps [first, last), each unlike the one before."""
         inside = slice(bisect.bisect_right(self.starts, first), bisect.bisect_left(self.starts, last))
         cuts = [first, *self.starts[inside], last]
         runs: list[tuple[int, tuple[int, ...]]] = []
@@ -284,16 +215,17 @@ class ScheduleTable:
                 runs[-1] = (runs[-1][0] + b - a, shares)
             else:
                 runs.append((b - a, shares))
-        skips = [skip for skip in self.skips if first <= skip[0] < last]
-        drops = [(drop.step, drop.hash) for drop in self.drops if first <= drop.step < last]
-        block = [runs, skips, drops] if skips or drops else runs
-        return hashlib.sha256(json.dumps(block).encode()).hexdigest()
+        return runs
 
     def first_difference(self, other: ScheduleTable, num_steps: int) -> int | None:
-        """Returns the first step in [0, num_steps) of which shares, skips or drops differ, or None."""
+        """Returns the first step in [0, num_steps) of which shares, skips or drops differ, or None.
+
+        Rows of skipped steps [a, b) are drawn ahead of step a: shares that differ in them differ at a.
+        """
         if self.names != other.names:
             return 0 if num_steps else None
         skips = {a for a, _ in {*self.skips} ^ {*other.skips}}
+        skips |= {a for a, b in self.skips if self._runs(a, b) != other._runs(a, b)}
         drops = {drop.step for drop in {*self.drops} ^ {*other.drops}}
         for step in sorted({*self.starts, *other.starts, *skips, *drops}):
             if step < num_steps and (step in skips or step in drops or self.at(step) != other.at(step)):

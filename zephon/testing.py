@@ -28,7 +28,8 @@ from zephon.mixture import Ledger, WorkSource
 from zephon.packing import Carrying, Packer, PackerPlan
 from zephon.prepare import SPLIT, Block
 from zephon.recipe import hash_json
-from zephon.schedule import PARTS, Schedule, ScheduleContext, check_weights, compile_schedule
+from zephon.schedule import Schedule, ScheduleContext, compile_schedule
+from zephon.shares import PARTS, check_weights
 from zephon.stream import Run
 from zephon.testing_readers import check_reader
 

@@ -6,8 +6,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.log_cases import (
     INLINE,
     STAGES,
     Bus,
+    Chase,
     final_table,
     propose,
     recipe,
@@ -28,7 +28,6 @@ from tests.log_cases import (
     with_recipe,
 )
 from zephon import Loader, LoaderOptions, StateError
-from zephon_curriculum.controllers.protocol import Observation
 from zephon_curriculum.log import follow
 from zephon_curriculum.log.entries import Accepted, Decision, RecipeChange, Refused
 from zephon_curriculum.log.folder import CurriculumLog
@@ -141,6 +140,42 @@ def test_steps_that_are_skipped_before_the_run_comes_to_them(tmp_path: Path) -> 
         second = ranks.steps(7)
     assert (second[:3], second[3] == first[3]) == (first[:3], False)
     assert second == fresh(tmp_path, 10)[3:]
+
+
+def test_what_changes_the_weights_of_skipped_rows_is_late_once_they_may_be_drawn(tmp_path: Path) -> None:
+    """The rows of steps [6, 10) are drawn before step 6, so a change of step 8 is one of step 6."""
+    with run(OPENED, tmp_path) as ranks:
+        found = ranks.steps(1)
+        early = propose(tmp_path, at_step=8, scale="code=2")
+        skip = propose(tmp_path, skip_steps=(6, 10))
+        found += ranks.steps(3)
+        late = propose(tmp_path, at_step=8, retire=("web",))
+        gone = propose(tmp_path, withdraw=(early.number,))
+        legal = propose(tmp_path, at_step=10, retire=("web",))
+        found += ranks.steps(8)
+    refused = verdict(tmp_path, late)
+    assert isinstance(refused, Refused)
+    assert (refused.step, refused.first_legal) == (4, 10)
+    assert "it changes step 6" in refused.why
+    assert [type(verdict(tmp_path, e)) for e in (early, skip, gone, legal)] == [
+        Accepted, Accepted, Refused, Accepted,
+    ]  # fmt: skip
+    assert found == fresh(tmp_path, 12)
+
+
+def test_a_recipe_edited_amid_skipped_rows_begins_behind_them(tmp_path: Path) -> None:
+    with run(OPENED, tmp_path) as ranks:
+        propose(tmp_path, skip_steps=(4, 9))
+        ranks.steps(5)
+        state = ranks.state()
+    edited = with_recipe(OPENED, recipe({**STAGES, 9: {"web": 0, "code": 1, "math": 3}}))
+    with run(edited, tmp_path, state) as ranks:
+        found = ranks.steps(6)
+    assert found == fresh(tmp_path, 11)[5:]
+    assert CurriculumLog(tmp_path).read()[-1].body.step == 9  # type: ignore[union-attr]
+    sooner = with_recipe(OPENED, recipe({**STAGES, 8: {"web": 0, "code": 1, "math": 3}}))
+    with run(sooner, tmp_path, state) as ranks, pytest.raises(StateError, match="differs from the run's at"):
+        ranks.steps(1)
 
 
 # Storage and ranks ------------------------------------------------------------------------------------------
@@ -310,19 +345,6 @@ def test_a_recipe_restored_inside_a_step_changes_what_is_behind_the_lead(tmp_pat
 
 
 # Controllers ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Chase:
-    """The dataset with the highest loss gets most."""
-
-    every: int = 3
-
-    def decide(self, history: Sequence[Observation]) -> Mapping[str, float] | None:
-        losses = history[-1].losses
-        if len(history) % 4 == 0:
-            return None
-        return {name: (loss or 0) ** 2 + len(history) for name, loss in losses.items()}
 
 
 def steered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.helpers import digests, open_small
-from tests.log_cases import INLINE, Ranks, final_table, propose, recipe, run, with_recipe
+from tests.log_cases import INLINE, Chase, Ranks, final_table, propose, recipe, run, with_recipe
 from zephon import LoaderOptions
+from zephon_curriculum.log import follow
 from zephon_curriculum.log.folder import CurriculumLog
 from zephon_curriculum.log.history import History
 from zephon_curriculum.log.steps import AmendError
@@ -45,12 +46,16 @@ class FollowedRun(RuleBasedStateMachine):
         self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory())) / "curriculum"
         self.attempt = ExitStack()
         self.ranks: Ranks | None = None
-        self.opened, self.step = OPENED, 0
+        self.opened, self.step, self.observed = OPENED, 0, 0
         self.delivered: dict[int, str] = {}
         self.states: dict[int, dict[str, Any]] = {}
 
-    @initialize(world=st.sampled_from([1, 2, 4]), options=st.sampled_from(OPTIONS))
-    def begin(self, world: int, options: LoaderOptions) -> None:
+    @initialize(world=st.sampled_from([1, 2, 4]), options=st.sampled_from(OPTIONS), steered=st.booleans())
+    def begin(self, world: int, options: LoaderOptions, steered: bool) -> None:
+        patch = self.stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(follow, "find_plugin", lambda role, kind: lambda config, context: Chase())
+        if steered:
+            self.opened = replace(OPENED, recipe=replace(OPENED.recipe, controller={"kind": "chase"}))
         self._open(None, world, options)
 
     def _open(self, at: int | None, world: int, options: LoaderOptions) -> None:
@@ -67,8 +72,11 @@ class FollowedRun(RuleBasedStateMachine):
     @rule(number=st.integers(1, 4), saves=st.booleans())
     def go_on(self, number: int, saves: bool) -> None:
         assert self.ranks is not None
-        for found in self.ranks.steps(number):
-            self.delivered[self.step] = found
+        for _ in range(number):
+            self.observed += 1
+            losses = {"web": 3.0 + self.observed % 5, "code": 2.0, "math": self.observed % 7 + 0.5}
+            self.ranks.updates[0].observe(self.step, losses, dict.fromkeys(losses, self.step))
+            self.delivered[self.step] = self.ranks.steps(1)[0]
             self.step += 1
         if saves:
             self.states[self.step] = self.ranks.state()

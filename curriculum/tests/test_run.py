@@ -33,7 +33,7 @@ from zephon_curriculum.cli.amend import amend as amend_command
 from zephon_curriculum.cli.fork import fork as fork_command
 from zephon_curriculum.cli.log import log as log_command
 from zephon_curriculum.log.entries import Accepted, Refused
-from zephon_curriculum.log.propose import Request, read_documents
+from zephon_curriculum.log.propose import Changes, read_documents
 from zephon_curriculum.log.steps import AmendError
 from zephon_curriculum.run import Run
 
@@ -72,7 +72,7 @@ def test_a_run_is_amended_measured_and_verified(place: Path) -> None:
     run = begun(place)
     with run.loader(OPTIONS) as loader:
         found = [digest_of(take_steps([loader], 1)[0]) for _ in range(4)]
-        entry = run.amend(Request(at_step=8, weights={"web": 0, "code": 1}, until=11, reason="more code"))
+        entry = run.amend(at_step=8, weights={"web": 0, "code": 1}, until=11, reason="more code")
         found += [digest_of(take_steps([loader], 1)[0]) for _ in range(9)]
     again = Run(place / "run")
     assert again.history.verdicts[entry.number] == Accepted(proposal=entry.number, step=4, from_step=8)
@@ -102,9 +102,9 @@ def test_a_row_that_is_not_the_runs_is_found(place: Path) -> None:
 def test_a_run_amended_twice_with_a_rollback_between_is_verified(place: Path) -> None:
     run = begun(place)
     _, state = go(run, 3)
-    run.amend(Request(at_step=6, scale="code=4", reason="a"))
+    run.amend(at_step=6, scale="code=4", reason="a")
     go(run, 6, state)
-    run.amend(Request(at_step=7, skip_steps=(7, 9), reason="b"))
+    run.amend(at_step=7, skip_steps=(7, 9), reason="b")
     found, _ = go(run, 9, state)
     assert found == fresh(run, 12)[3:]
     assert run.verify(options=OPTIONS).num_rows == 48
@@ -138,16 +138,16 @@ def test_a_dataset_is_added_at_a_start_and_refused_by_a_run_that_lives(place: Pa
     run = begun(place)
     (place / "math.toml").write_text(MATH)
     add = {"math": {"path": str(place / "data" / "math.jsonl")}}
-    request = Request(at_step=8, add=add, points="math=+50", reason="more math")
+    request = Changes(at_step=8, add=add, points="math=+50")
     with run.loader(OPTIONS) as loader:
         take_steps([loader], 3)
-        refused = run.amend(request)
+        refused = run.amend(reason="more math", **request)
         take_steps([loader], 1)
         state = union([loader])
     verdict = run.history.verdicts[refused.number]
     assert isinstance(verdict, Refused)
     assert "not open in this run" in verdict.why
-    accepted = run.amend(request)
+    accepted = run.amend(reason="more math", **request)
     assert run.recipe.names == ("web", "code", "math")
     found, state = go(run, 6, state)
     assert isinstance(run.history.verdicts[accepted.number], Accepted)
@@ -163,9 +163,9 @@ def test_a_dataset_that_cannot_be_is_refused_at_once(place: Path) -> None:
     run = begun(place)
     go(run, 1)
     with pytest.raises(AmendError, match="'web' is there already"):
-        run.draft(Request(at_step=9, add={"web": {"path": "x"}}, reason="x"))
+        run.draft(at_step=9, add={"web": {"path": "x"}}, reason="x")
     with pytest.raises(ValueError, match="dataset 'math'"):
-        run.draft(Request(at_step=9, add={"math": {"path": "x", "texts": "y"}}, reason="x"))
+        run.draft(at_step=9, add={"math": {"path": "x", "texts": "y"}}, reason="x")
 
 
 # Forks ------------------------------------------------------------------------------------------------------
@@ -175,8 +175,8 @@ def test_a_fork_goes_its_own_way_and_its_chain_is_the_parents(place: Path) -> No
     run = begun(place)
     with run.loader(OPTIONS) as loader:
         take_steps([loader], 1)
-        kept = run.amend(Request(at_step=5, scale="code=2", reason="kept"))
-        dropped = run.amend(Request(at_step=9, retire=("web",), reason="not in the fork"))
+        kept = run.amend(at_step=5, scale="code=2", reason="kept")
+        dropped = run.amend(at_step=9, retire=("web",), reason="not in the fork")
         take_steps([loader], 5)
         state = union([loader])
         take_steps([loader], 6)
@@ -209,7 +209,7 @@ def test_a_fork_refuses_a_state_of_an_attempt_that_was_given_up(place: Path) -> 
     _, early = go(run, 1)
     _, state = go(run, 7, early)
     write_state_file(state, place / "state.json")
-    run.amend(Request(at_step=5, retire=("web",), reason="another way"))
+    run.amend(at_step=5, retire=("web",), reason="another way")
     go(run, 7, early)
     with pytest.raises(StateError, match="not one of this run as its log has it"):
         run.fork(8, place / "fork", state=place / "state.json")
@@ -316,7 +316,7 @@ def test_amend_refuses_what_the_log_as_it_is_leaves_no_room_for(
 def test_fork_and_log_say_what_they_did(place: Path, call: Call) -> None:
     run = begun(place)
     go(run, 2)
-    run.amend(Request(at_step=9, retire=("web",), reason="x"))
+    run.amend(at_step=9, retire=("web",), reason="x")
     go(run, 1)
     code, shown = call("fork", "run", "--at-step", "6", "--into", "fork")
     assert code == 0

@@ -9,6 +9,7 @@ import os
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,14 @@ from zephon_curriculum.log.folder import FOLDER, CurriculumLog, log_of
 from zephon_curriculum.log.follow import Share, open_updates
 from zephon_curriculum.log.fork import Forked, fork_run
 from zephon_curriculum.log.history import History
-from zephon_curriculum.log.propose import Draft, Request, make_draft, write_proposal
+from zephon_curriculum.log.propose import (
+    Changes,
+    Draft,
+    Request,
+    make_draft,
+    newest_step,
+    write_proposal,
+)
 
 RECIPE = "recipe.toml"
 ALL_STEPS = range(1 << 62)
@@ -88,16 +96,21 @@ class Run:
         """Returns the schedule with all that the log accepted; without a log that of the recipe."""
         return self.history.composed.table() if self.log.exists else self.recipe.compile_schedule()
 
-    def draft(self, request: Request) -> Draft:
-        """Returns what a request would come to; writes no entry."""
-        return make_draft(self.log, request)
+    def draft(self, *, reason: str, **changes: Unpack[Changes]) -> Draft:
+        """Returns what a proposal would come to, and the first step that the run can still accept.
 
-    def amend(self, request: Request) -> Entry:
+        Writes no entry; files that it names are written, by their hash.
+        """
+        request = Request(reason=reason, **changes)
+        return make_draft(self.log, request, newest_step=newest_step(self.folder))
+
+    def amend(self, *, reason: str, **changes: Unpack[Changes]) -> Entry:
         """Writes a proposal and returns its entry; the run decides at its next step.
 
-        Raises AmendError where the log as it is leaves no such amendment.
+        The keywords are the fields of `Request`: at_step, weights, scale, points and so on. Raises AmendError
+        where the log as it is leaves no such amendment.
         """
-        return write_proposal(self.log, self.draft(request).proposal)
+        return write_proposal(self.log, self.draft(reason=reason, **changes).proposal)
 
     def fork(
         self, at_step: int, into: str | os.PathLike[str], *, state: str | os.PathLike[str] | None = None

@@ -30,7 +30,8 @@ from zephon.batch import Batch
 from zephon.errors import DataError
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
-from zephon.schedule import PARTS, Drop, ScheduleTable, Stages
+from zephon.schedule import Drop, ScheduleTable, Stages
+from zephon.shares import PARTS
 
 STEPS = 7
 
@@ -284,3 +285,13 @@ def test_skips_and_drops_are_in_hash_past_and_differences() -> None:
         assert ScheduleTable.from_json(json.loads(json.dumps(other.to_json()))) == other
         assert other.with_datasets(("web", "code")).skips == other.skips
         assert other.with_datasets(("web", "code")).drops == other.drops
+
+
+def test_shares_of_skipped_steps_are_of_the_step_they_are_drawn_ahead_of() -> None:
+    """They decide which rows are dropped, so a change of them changes the rows of the step."""
+    table = ScheduleTable(("web", "code"), (0, 6), ((PARTS, 0), (0, PARTS)), skips=((4, 7),))
+    other = ScheduleTable(("web", "code"), (0, 5), ((PARTS, 0), (0, PARTS)), skips=((4, 7),))
+    assert table.first_difference(other, 4) is None
+    assert table.first_difference(other, 5) == 4
+    assert table.past(4) == other.past(4)
+    assert table.past(5) != other.past(5)

@@ -41,7 +41,8 @@ from zephon.order import CACHED_DOCUMENTS
 from zephon.readers import RandomReader, Report
 from zephon.readers.subset import PrefixReader, SubsetReader, whole
 from zephon.recipe import Recipe
-from zephon.schedule import PARTS, ScheduleTable
+from zephon.schedule import ScheduleTable
+from zephon.shares import PARTS
 from zephon.spool import Spool
 from zephon.stream_order import CACHED_WINDOWS, WINDOW_RECORDS
 from zephon.streaming import StreamReader

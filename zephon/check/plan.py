@@ -12,8 +12,9 @@ from zephon.check.report import ERROR, OK, WARNING, Finding
 from zephon.dataset import PAD, STOP, Dataset
 from zephon.errors import check_whole
 from zephon.recipe import Recipe
-from zephon.schedule import PARTS, Schedule, ScheduleTable
+from zephon.schedule import Schedule, ScheduleTable
 from zephon.shape import NEAREST, cure_shape, divisors, listed, nearest
+from zephon.shares import PARTS
 
 WORTH_SAYING = 100
 """What stays unread of a dataset is said where it is at least this part of it."""

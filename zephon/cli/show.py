@@ -35,7 +35,7 @@ from zephon.described import DescribedRow, describe_rows
 from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
-from zephon.schedule import PARTS
+from zephon.shares import PARTS
 from zephon.snapshots import find_snapshot
 from zephon.state import saved_steps
 from zephon.statefile import find_state

@@ -21,7 +21,8 @@ from zephon.options import LoaderOptions
 from zephon.readers import Report
 from zephon.recipe import Recipe
 from zephon.runfolder import find_log_files
-from zephon.schedule import PARTS, ScheduleTable
+from zephon.schedule import ScheduleTable
+from zephon.shares import PARTS
 from zephon.verify import Plan, verify_run
 
 LOG = "curriculum"

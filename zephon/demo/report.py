@@ -17,7 +17,8 @@ from rich.table import Table
 
 from zephon.batch import RowDigest, step_digest
 from zephon.runfolder import BATCHES, read_batches, read_lines
-from zephon.schedule import PARTS, ScheduleTable
+from zephon.schedule import ScheduleTable
+from zephon.shares import PARTS
 
 HEX = 12
 """Hex digits of a digest that are shown; all 64 are compared."""

@@ -102,10 +102,19 @@ class Composed:
         found = replace(self, base=base, layers=layers, amendments=amendments)
         return found._again_from(min(gone)) if gone else found
 
+    def effective(self, step: int) -> int:
+        """Returns the first step whose rows the shares of `step` reach: a, where steps [a, b) around it are
+        skipped, since the rows skipped are drawn before step a by the shares of all of them."""
+        return next((a for a, b in skips_of(self.amendments) if a < step < b), step)
+
+    def first_free(self, step: int) -> int:
+        """Returns the first step from `step` on whose shares reach no row before `step`."""
+        return next((b for a, b in skips_of(self.amendments) if a < step < b), step)
+
     def before(self, step: int) -> Composed:
         """Returns the schedule of only what begins before `step`."""
-        layers = tuple(layer for layer in self.layers if layer.from_step < step or not layer.number)
-        amendments = tuple(a for a in self.amendments if a.at_step < step)
+        layers = tuple(x for x in self.layers if self.effective(x.from_step) < step or not x.number)
+        amendments = tuple(a for a in self.amendments if self.effective(a.at_step) < step)
         base = laid_out(layers, self.names, self.blobs)
         return replace(self, base=base, layers=layers, amendments=amendments)._again_from(0)
 

@@ -47,8 +47,8 @@ def open_updates(
 
     Of a recipe that is not opened nobody knows whether it has the documents that a proposal skips.
     `is_first` is rank 0, which alone uses the folder; `share` broadcasts its bytes, and is needed on every
-    rank but where one process has all lanes. `lead_steps` is that of a log that is begun here; an older one has its own.
-    `poll_s` is the least time between looks for proposals; None: none for a folder, 2 s for a URL.
+    rank but where one process has all lanes. `lead_steps` is that of a log that is begun here; an older one
+    has its own. `poll_s` is the least time between looks for proposals; None: 0 for a folder, 2 s for a URL.
     """
     if share is None and not is_first:
         raise ValueError(
@@ -190,6 +190,8 @@ class Updates:
             elif isinstance(entry.body, Accepted | Decision):
                 starts.append(entry.body.step + self.lead_steps + 1)
         if starts:
+            while self._coming and self._coming[-1][0] >= min(starts):
+                self._coming.pop()  # the new table says what they say
             self._coming.append((min(starts), self.history.composed.table()))
 
     # Between the ranks ------------------------------------------------------------------------------------
@@ -277,7 +279,8 @@ class Updates:
             return
         assert self._folder is not None
         at_start = self._restored in (-1, step)  # else rows of this step may be mixed
-        entry = self._change.at(self.history, step if at_start else step + self.lead_steps + 1)
+        first = self.history.composed.first_free(step if at_start else step + self.lead_steps + 1)
+        entry = self._change.at(self.history, first)
         self._folder.put_table(plain(self._table))
         self._write(entry)
         self._change = None

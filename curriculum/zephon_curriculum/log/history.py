@@ -133,8 +133,8 @@ class History:
         return self.pending.pop(number)
 
     def _fork(self, fork: Fork) -> None:
-        self._composed = self.composed.before(fork.at_step)
         self.withdrawn.update(number for number, start in self.begins().items() if start >= fork.at_step)
+        self._composed = self.composed.before(fork.at_step)
         self.pending.clear()
 
     def begins(self) -> dict[int, int]:
@@ -143,7 +143,8 @@ class History:
             n: verdict.from_step for n, verdict in self.verdicts.items() if isinstance(verdict, Accepted)
         }
         found |= {n: decision.from_step for n, decision in self._decisions()}
-        return {number: found[number] for number in sorted(found) if number not in self.withdrawn}
+        counting = (number for number in sorted(found) if number not in self.withdrawn)
+        return {number: self.composed.effective(found[number]) for number in counting}
 
     def _decisions(self) -> list[tuple[int, Decision]]:
         return [(e.number, e.body) for e in self.entries if isinstance(e.body, Decision)]
@@ -242,19 +243,20 @@ def first_step(history: History, proposal: Proposal) -> int:
     begins = history.begins()
     steps = [begins.get(op.entry, proposal.at_step) for op in proposal.ops if isinstance(op, Withdraw)]
     rest = any(not isinstance(op, Withdraw) for op in proposal.ops)
-    return min([*steps, *([proposal.at_step] if rest or not steps else [])])
+    first = min([*steps, *([proposal.at_step] if rest or not steps else [])])
+    return history.composed.effective(first)
 
 
 def judge(
     history: History, number: int, step: int, opened: tuple[str, ...], check: CheckDocuments | None = None
 ) -> Accepted | Refused:
     """Returns the verdict on a pending proposal in the exchange of `step` of a run of datasets `opened`."""
-    proposal, legal = history.pending[number], step + history.base.lead_steps + 1
+    proposal, ahead = history.pending[number], step + history.base.lead_steps
     start = first_step(history, proposal)
     try:
-        if start < legal:
+        if start <= ahead:
             raise AmendError(
-                f"it changes step {start}, and at step {step} rows of steps up to {legal - 1} may be mixed"
+                f"it changes step {start}, and at step {step} rows of steps up to {ahead} may be mixed"
             )
         composed = amended(history, number)
         if closed := [name for name in composed.names if name not in opened]:
@@ -265,5 +267,6 @@ def judge(
         if check is not None and composed.table().drops:
             check(composed)
     except (AmendError, DataError) as error:
+        legal = history.composed.first_free(ahead + 1)
         return Refused(proposal=number, step=step, why=str(error), first_legal=legal)
     return Accepted(proposal=number, step=step, from_step=start)

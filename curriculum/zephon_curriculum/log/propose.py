@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from zephon import Recipe, ScheduleTable, read_log_files
 from zephon_curriculum.log.added import dataset_of
@@ -38,6 +38,23 @@ from zephon_curriculum.log.steps import AmendError
 Given = Mapping[str, Any] | str
 """Numbers by dataset, or text: `web=6,code=4`."""
 TAIL_BYTES = 64 << 10
+
+
+class Changes(TypedDict, total=False):
+    """The keywords of `Run.amend` and `Run.draft`: the fields of `Request` but for its reason."""
+
+    at_step: int | None
+    until: int | None
+    weights: Given | None
+    scale: Given | None
+    points: Given | None
+    schedule: ScheduleTable | None
+    add: Mapping[str, Mapping[str, Any]]
+    retire: tuple[str, ...]
+    skip_steps: tuple[int, int] | None
+    skip_documents: tuple[Document, ...] | None
+    withdraw: tuple[int, ...]
+    author: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +113,9 @@ def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None 
         before=before,
         after=amended(history, len(history.entries), proposal),
         first_step=first_step(history, proposal),
-        first_legal=None if newest_step is None else newest_step + history.base.lead_steps + 2,
+        first_legal=None
+        if newest_step is None
+        else before.first_free(newest_step + history.base.lead_steps + 2),
     )
 
 

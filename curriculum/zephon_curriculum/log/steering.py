@@ -45,7 +45,7 @@ def decide(
     found = consult(controller, context, [*before, *fresh])
     decision = Decision(
         step=step,
-        from_step=step + history.base.lead_steps + 1,
+        from_step=history.composed.first_free(step + history.base.lead_steps + 1),
         weights=found.weights,
         inputs=tuple(observation.to_json() for observation in fresh),
         controller=type(controller).__name__,

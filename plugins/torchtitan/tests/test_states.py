@@ -68,7 +68,6 @@ def test_a_checkpoint_holds_one_key_for_each_lane_and_the_shared_ones(three_step
         assert len(leaves[name]) < 1000
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is")
 def test_a_checkpoint_is_gone_on_from_in_a_new_phase(
     three_steps: Job, unbroken: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +87,27 @@ def test_a_checkpoint_is_gone_on_from_in_a_new_phase(
 def test_what_is_no_checkpoint_of_the_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(z.StateError, match=r"step-9' holds no state of the data\n  got:  No such file"):
         phase.read_state(tmp_path / "step-9")
+    (tmp_path / "checkpoint" / "step-9").mkdir(parents=True)
+    with pytest.raises(z.StateError, match=r"checkpoint' holds no state of the data"):
+        phase.read_state(tmp_path / "checkpoint")
+
+
+def test_of_a_folder_of_checkpoints_the_newest_is_found(
+    three_steps: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ZEPHON_PLUGINS", "zephon-torchtitan")
+    folder, whole = tmp_path / "checkpoint", three_steps.dump / "checkpoint" / "step-3"
+    shutil.copytree(whole, folder / "step-3")
+    shutil.copytree(whole, folder / "step-12")
+    shutil.copytree(whole, folder / "step-20", ignore=shutil.ignore_patterns(".metadata"))  # cut off
+    (folder / "step-latest").touch()
+    with caplog.at_level("INFO", "zephon"):
+        assert z.find_state(folder) == z.find_state(whole)
+    assert [record.message for record in caplog.records if "newest" in record.message] == [
+        f"{folder}: the newest of 2 checkpoints is taken, step-12"
+    ]
+    shutil.rmtree(folder / "step-12")
+    assert z.saved_steps(z.find_state(folder)) == 3
 
 
 def test_a_checkpoint_of_which_the_data_is_not_loaded(titan: Titan, three_steps: Job, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ the dump folder come from the command line.
 from __future__ import annotations
 
 from torchtitan.components.checkpointer.dcp import CheckpointManager
+from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.models import llama3
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
 from torchtitan.models.llama3 import config_registry
@@ -39,6 +40,13 @@ def stock() -> Trainer.Config:
 def tiny() -> ZephonTrainer.Config:
     """Returns the same with zephon's loader, which reads in the trainer's thread."""
     return with_zephon(stock(), executor="inline", check_seconds=0.2)
+
+
+def plain() -> ZephonTrainer.Config:
+    """Returns `tiny` with a loss that is given logits, of which losses of datasets can be measured."""
+    config = tiny()
+    config.loss = CrossEntropyLoss.Config()
+    return config
 
 
 def _model() -> llama3.Llama3Model.Config:

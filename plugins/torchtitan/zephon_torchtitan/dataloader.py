@@ -58,6 +58,10 @@ class ZephonDataLoader(BaseDataLoader):
         """Whether a run may go on from a checkpoint without the data's state; the data then begin anew."""
         check_seconds: float = 5.0
         """How long the launch check reads samples."""
+        amendments: bool = True
+        """Whether the run follows the curriculum log of its run folder; needs zephon-curriculum."""
+        dataset_loss_every: int = 0
+        """Steps between measures of each dataset's loss, `data/loss/NAME`; 0: those of a controller alone."""
         infinite: bool = True
         """False: every document once, in file order. TorchTitan's validator sets it."""
         repeat: bool = True
@@ -84,7 +88,11 @@ class ZephonDataLoader(BaseDataLoader):
         options = options_of(config, dp_rank, dp_world_size, local_batch_size)
         self.config = config
         self.rank = RankLoader(
-            lambda: (recipe_of(config, values), options), tokenizer=tokenizer, allow=config.allow
+            lambda: (recipe_of(config, values), options),
+            tokenizer=tokenizer,
+            allow=config.allow,
+            amendments=config.amendments,
+            sees_losses=config.placed is not None,
         )
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:

@@ -6,8 +6,6 @@ all-reduces of a few numbers at each look, none between.
 
 from __future__ import annotations
 
-import bisect
-
 import numpy as np
 import torch
 from torch import distributed
@@ -37,11 +35,11 @@ class DataMetrics:
         num_lanes, waited = sums[-2:]
         first = progress.num_steps - 1 if rank.since is None else rank.since
         steps = range(first, progress.num_steps)
-        shares = np.mean([loader.opened.table.at(step) for step in steps], axis=0) / PARTS
+        shares = np.mean([loader.table.at(step) for step in steps], axis=0) / PARTS
         found: dict[str, float] = {
             "data/step": progress.num_steps - 1,
             "data/trainer_step": rank.trainer_step,
-            "data/phase": bisect.bisect_right(loader.opened.table.starts, progress.num_steps - 1) - 1,
+            "data/phase": loader.table.phase(progress.num_steps - 1),
             "data/wait(s)": slowest / len(steps),
             "data/wait_mean(s)": waited / self._num_ranks() / len(steps),
         }

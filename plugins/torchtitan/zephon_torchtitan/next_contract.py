@@ -35,6 +35,7 @@ class ZephonDataLoader(BaseDataLoader):
         run_folder: str | None = None
         replay: str | None = None
         allow: tuple[str, ...] = ()
+        amendments: bool = True
         repeat: bool = True
 
     def __init__(
@@ -63,7 +64,9 @@ class ZephonDataLoader(BaseDataLoader):
             options = options_of(config, dp_rank, dp_world_size, rows)
             return trained_or_passed(recipe, repeats=config.repeat), options
 
-        self.rank = RankLoader(describe, tokenizer=tokenizer, allow=config.allow)
+        self.rank = RankLoader(
+            describe, tokenizer=tokenizer, allow=config.allow, amendments=config.amendments
+        )
         self._as_one = _yields_one()
 
     def __iter__(self) -> Iterator[Any]:

@@ -8,8 +8,11 @@ Upstream: the folder of a step. Downstream: `continue_from = "phase1.json"` of a
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
+import warnings
+from pathlib import Path
 from typing import Any
 
 from zephon import StateError, ZephonError, write_state_file
@@ -17,15 +20,22 @@ from zephon_torchtitan.launch import STATE
 from zephon_torchtitan.rank import BEGAN_AT
 
 PREFIX = "dataloader."
+STEP = "step-"
+METADATA = ".metadata"
+"""What DCP writes last into the folder of a step."""
+
+_log = logging.getLogger("zephon")
 
 
 def read_state(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the state of the data in the folder of a step, of all lanes, whichever ranks wrote them.
 
-    Raises `StateError` where there is no such checkpoint, or one without the data's state.
+    Of a folder of such folders it is that of the newest step, which is logged. Raises `StateError` where
+    there is no such checkpoint, or one without the data's state.
     """
     from torch.distributed.checkpoint import FileSystemReader, load
 
+    checkpoint = _newest(checkpoint)
     reader = FileSystemReader(checkpoint)
     try:
         found = reader.read_metadata().state_dict_metadata
@@ -35,8 +45,27 @@ def read_state(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
     if not names:
         raise _refused(checkpoint, f"{len(found)} entries, none of them {PREFIX}*")
     state: dict[str, Any] = dict.fromkeys(names, b"")
-    load(state, storage_reader=reader, no_dist=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of reading without other ranks, as is meant
+        load(state, storage_reader=reader, no_dist=True)
     return {n.removeprefix(PREFIX): value for n, value in state.items() if n != PREFIX + BEGAN_AT}
+
+
+def _newest(checkpoint: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Returns the folder of the highest whole step in a folder of such folders; else the folder itself."""
+    folder = Path(checkpoint)
+    if (folder / METADATA).exists() or not folder.is_dir():
+        return checkpoint
+    found = [path for path in sorted(folder.glob(f"{STEP}*")) if _is_step(path)]
+    if not found:
+        return checkpoint
+    newest = max(found, key=lambda path: int(path.name[len(STEP) :]))
+    _log.info("%s: the newest of %d checkpoints is taken, %s", folder, len(found), newest.name)
+    return newest
+
+
+def _is_step(path: Path) -> bool:
+    return path.name[len(STEP) :].isdecimal() and (path / METADATA).exists()
 
 
 def _refused(checkpoint: str | os.PathLike[str], got: str) -> StateError:
@@ -55,13 +84,15 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="the file to write, for `continue_from` of a recipe")
     given = parser.parse_args()
     try:
-        state = read_state(given.checkpoint)
+        checkpoint = _newest(given.checkpoint)
+        state = read_state(checkpoint)
         write_state_file(state, given.out)
     except (ZephonError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(STATE)
     lanes = sum(name.startswith("lane_") for name in state)
-    sys.stdout.write(f'{lanes} lanes in {given.out}; name it in the recipe: continue_from = "{given.out}"\n')
+    said = f'name it in the recipe: continue_from = "{given.out}"'
+    sys.stdout.write(f"{lanes} lanes of {checkpoint} in {given.out}; {said}\n")
 
 
 if __name__ == "__main__":

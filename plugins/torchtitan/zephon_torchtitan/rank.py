@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -24,6 +25,7 @@ from torch import distributed
 from zephon import Batch, Loader, LoaderOptions, Opened, Recipe, StateError, open_recipe
 from zephon_torchtitan.launch import broadcast, check_tokenizer, compare_ranks, gather, num_ranks, together
 from zephon_torchtitan.recipes import check_allowances
+from zephon_torchtitan.updates import find_log, is_first, tell
 
 OPTIONS = ("workers", "executor", "prefetch", "pin_memory", "cache", "run_folder", "replay")
 """What the config of every adapter has under the name that `LoaderOptions` gives it."""
@@ -40,13 +42,19 @@ class RankLoader:
         *,
         tokenizer: Any = None,
         allow: Sequence[str] = (),
+        amendments: bool = True,
+        sees_losses: bool = False,
     ) -> None:
         """Opens the data of the recipe; every rank makes its loader at the same time. Collective.
 
         `describe` may refuse, and the tokenizer must be the trainer's: all ranks then end with one report.
+        With `amendments` the run follows the curriculum log of its run folder. `sees_losses` says that the
+        trainer will tell the losses of datasets, which a controller needs.
         """
         together(lambda: check_allowances(allow))
         recipe, options = together(describe)
+        log = find_log(recipe, options, amendments=amendments, sees_losses=sees_losses)
+        recipe = recipe if log is None else log.recipe
         compare_ranks(_texts(recipe.configuration()))
         lock = _shared_lock(options) if recipe.follows_lock else None
         if not is_first_of_its_rank(options.dp_rank):
@@ -54,9 +62,15 @@ class RankLoader:
         if recipe.is_finite:
             options = replace(options, any_rank=any_rank(options.worker_timeout_s))
         opened = together(lambda: _open(recipe, options, tokenizer, lock))
+        self.updates: Any = None if log is None else log.follow(opened, options.worker_timeout_s)
+        """What the run follows: `zephon.ScheduleUpdates` and what is written down of a controller."""
+        options = replace(options, updates=self.updates)
         self.loader = together(lambda: Loader(opened, options, owns_opened=True))
         state = self.loader.state_dict()
         compare_ranks(_texts(json.loads(state["lock"])) | {"schedule": opened.table.hash()})
+        self._begin(len(recipe.names), allow)
+
+    def _begin(self, num_datasets: int, allow: Sequence[str]) -> None:
         self.allow = tuple(allow)
         self.restored = False
         """Whether a state was loaded."""
@@ -68,8 +82,15 @@ class RankLoader:
         """The step of the first batch since the last look."""
         self.wait_s = 0.0
         """What was spent waiting for batches since the last look."""
-        self.tokens: NDArray[np.int64] = np.zeros(len(recipe.names), dtype=np.int64)
+        self.tokens: NDArray[np.int64] = np.zeros(num_datasets, dtype=np.int64)
         """(num_datasets,) tokens delivered to this rank since the last look."""
+        self.kept: deque[Batch] | None = None
+        """Where batches are kept for who has to know what was in them."""
+        self.controller_every: int | None = None
+        if self.updates is not None:
+            self.controller_every = broadcast(self.updates.controller_every, 0)
+        """Steps between decisions of a controller; None without one."""
+        self._num_told = 0 if self.updates is None else len(self.updates.history.entries)
 
     @property
     def recipe(self) -> Recipe:
@@ -89,7 +110,26 @@ class RankLoader:
                 return
             self.since = batch.step if self.since is None else self.since
             self.tokens += batch.tokens.sum(axis=1)
+            if self.updates is not None and is_first():
+                self._num_told = tell(self.updates, self._num_told)
+            if self.kept is not None:
+                self.kept.append(batch)
             yield batch
+
+    def observe(self, losses: Mapping[str, float | None], num_tokens: Mapping[str, int]) -> None:
+        """Hands on what was measured up to here of all ranks: mean losses, and tokens drawn."""
+        if self.updates is not None and is_first():
+            self.updates.observe(self.loader.num_steps, losses, num_tokens)
+
+    def log_line(self) -> str:
+        """Returns what is to be said of the curriculum log at the first step."""
+        if self.updates is None:
+            return ""
+        history, lead = self.updates.history, self.updates.lead_steps
+        return (
+            f", curriculum log of {len(history.entries)} entries, {len(history.pending)} of them to decide, "
+            f"head {self.updates.head[:12]}, lead {lead} steps"
+        )
 
     def has_next(self) -> bool:
         """Returns whether another step can be taken on all ranks; for finite recipes a collective call."""

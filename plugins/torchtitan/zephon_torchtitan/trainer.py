@@ -22,7 +22,9 @@ from torchtitan.distributed import ParallelDims
 from torchtitan.tools.logging import logger
 from torchtitan.trainer import Trainer
 
+from zephon import Recipe
 from zephon_torchtitan.dataloader import Placed, ZephonDataLoader, recipe_of
+from zephon_torchtitan.dataset_loss import ObservedLoss, StepLosses, why_unseen
 from zephon_torchtitan.launch import STATE, check_rank, refuse_together, together
 from zephon_torchtitan.metrics import DataMetrics
 from zephon_torchtitan.recipes import TrainerValues
@@ -44,11 +46,14 @@ class ZephonTrainer(Trainer):
     class Config(Trainer.Config):
         """As the trainer's; `dataloader` is a `ZephonDataLoader.Config`."""
 
+    loss_fn: Any
+
     def __init__(self, config: Config) -> None:
         """Builds the job; refuses it on all ranks, before the model, where the launch check finds a fault."""
         super().__init__(config)
         self._first_step = 0
         self.data_metrics = DataMetrics(self.data, self.parallel_dims, self.device)
+        self.dataset_losses = self._hear_losses()
         if config.validator.enable and isinstance(self.validator, ZephonValidator):
             self.validator.use(self.data.rank)
         together(self._check_vocabulary)
@@ -92,6 +97,7 @@ class ZephonTrainer(Trainer):
             tokenizer=self.config.hf_assets_path,
         )
         recipe = recipe_of(loading, values)
+        self._check_losses(recipe)
         check_rank(recipe, ranks, rows, cache=loading.cache, probe_s=loading.check_seconds)
 
     def _check_vocabulary(self) -> None:
@@ -102,6 +108,38 @@ class ZephonTrainer(Trainer):
                 f"the tokenizer has {encoder.vocab_size:,} ids and the model's vocabulary {size:,}; "
                 "take the model's own tokenizer, or a model with a larger vocabulary"
             )
+
+    # The losses of datasets -------------------------------------------------------------------------------
+
+    def _check_losses(self, recipe: Recipe) -> None:
+        """Refuses a controller that would wait in vain for the losses of datasets."""
+        why = why_unseen(self.config)
+        if recipe.controller is not None and recipe.when_exhausted != "pad" and why:
+            kind = recipe.controller.get("kind")
+            raise ValueError(
+                f"the controller {kind!r} needs the loss of each dataset, which cannot be measured: {why}; "
+                "or leave [controller] out of the recipe"
+            )
+
+    def _hear_losses(self) -> StepLosses | None:
+        """Returns what measures the losses of datasets, with an ear at the loss; None where nobody asks."""
+        rank, asked = self.data.rank, self.data.config.dataset_loss_every
+        together(lambda: self._check_losses(rank.recipe))
+        every = tuple(number for number in (asked, rank.controller_every) if number)
+        if not every:
+            return None
+        if why := why_unseen(self.config):
+            logger.warning(f"zephon: the losses of datasets are not measured: {why}")
+            return None
+        losses = StepLosses(rank, self.parallel_dims, self.device, every)
+        self.loss_fn = ObservedLoss(self.loss_fn, losses.sums)
+        return losses
+
+    def forward_backward_step(self, **given: Any) -> torch.Tensor:
+        """Returns the loss of a micro-batch; of one that is measured its datasets are known first."""
+        if self.dataset_losses is not None:
+            self.dataset_losses.next_batch()
+        return super().forward_backward_step(**given)
 
     # Training ---------------------------------------------------------------------------------------------
 
@@ -126,7 +164,7 @@ class ZephonTrainer(Trainer):
         logger.info(
             f"zephon: recipe {recipe.fingerprint()[:12]}, {recipe.lanes} lanes on "
             f"{loader.options.dp_world_size} ranks, data after step {loader.num_steps}, "
-            f"run folder {loader.options.run_folder}"
+            f"run folder {loader.options.run_folder}{self.data.rank.log_line()}"
         )
         return super().batch_generator(data_iterable)
 
@@ -170,9 +208,14 @@ class ZephonTrainer(Trainer):
 
     def train_step(self, data_iterator: Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]) -> None:
         """Takes a step; where TorchTitan logs, the data's metrics go to the same logger."""
-        super().train_step(data_iterator)
+        losses, log = self.dataset_losses, self.metrics_processor.logger
+        if losses is None or not losses.begin(self.step):
+            super().train_step(data_iterator)
+        else:
+            super().train_step(data_iterator)
+            log.log(losses.end(), self.step)
         if self.metrics_processor.should_log(self.step):
-            self.metrics_processor.logger.log(self.data_metrics.collect(), self.step)
+            log.log(self.data_metrics.collect(), self.step)
 
     def close(self) -> None:
         """Ends the loader's workers, then the trainer."""

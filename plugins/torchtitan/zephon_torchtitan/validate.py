@@ -129,7 +129,9 @@ class ZephonValidator(Validator):
         """Opens the sets, with the shape and the held-out documents of the training data. Collective."""
         loader = rank.loader
         asks = any_rank(loader.options.worker_timeout_s)
-        options = replace(loader.options, run_folder=None, replay=None, prefetch=0, any_rank=asks)
+        options = replace(
+            loader.options, run_folder=None, replay=None, prefetch=0, any_rank=asks, updates=None
+        )
         self.passes = together(lambda: list(self._open(loader, options)))
         self.config = replace(self.config, steps=-1)  # a pass ends by itself
 
