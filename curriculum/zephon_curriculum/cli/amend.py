@@ -14,10 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
-from zephon import PARTS, Recipe
+from zephon import PARTS, DataError, Recipe
 from zephon.cli.common import (
     Exit,
     JsonOption,
+    LateProgress,
     add_row,
     new_table,
     parse_range,
@@ -90,6 +91,9 @@ WaitOption = Annotated[
 EstimatesOption = Annotated[
     Path | None, typer.Option("--estimates", help="What `zephon estimate` wrote, to show epochs by.")
 ]
+NoEstimateOption = Annotated[
+    bool, typer.Option("--no-estimate", help="Measure nothing: epochs stay unknown.")
+]
 StepsOption = Annotated[
     int | None,
     typer.Option("--steps", min=1, help="Steps to plan; default total_steps."),
@@ -116,6 +120,7 @@ def amend(
     wait: WaitOption = 0.0,
     steps: StepsOption = None,
     estimates: EstimatesOption = None,
+    no_estimate: NoEstimateOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Propose a change of a run's curriculum from a step on; the run decides at its next step.
@@ -137,7 +142,7 @@ def amend(
     if as_json:
         write_json(draft_json(draft) | {"entry": outcome.number, "verdict": outcome.verdict})
     else:
-        draw(draft, plan_lines(run, draft, steps, estimates), outcome)
+        draw(draft, plan_lines(run, draft, steps, estimates, not no_estimate), outcome)
     raise typer.Exit(Exit.DIFFERENT if outcome.is_refused else Exit.OK)
 
 
@@ -254,20 +259,39 @@ def _named(composed: Composed, shares: Sequence[int]) -> dict[str, float]:
     return {name: share / PARTS for name, share in zip(composed.names, shares, strict=True)}
 
 
-def plan_lines(run: str, draft: Draft, steps: int | None, estimates: Path | None) -> Any:
+def plan_lines(run: str, draft: Draft, steps: int | None, estimates: Path | None, measures: bool) -> Any:
     """Returns the table of tokens and epochs before and after; None where the run's length is unknown."""
-    from zephon_curriculum.estimates import Estimates
     from zephon_curriculum.plan import plan
     from zephon_curriculum.plan_text import comparison_table
 
     if not (Path(run) / RECIPE).exists():
         return None
     recipe = Recipe.from_toml(Path(run) / RECIPE)
-    if draft.after.names != recipe.names or (steps or recipe.total_steps) is None:
+    if draft.after.names != recipe.names:
         return None
-    sizes = None if estimates is None else Estimates.read(estimates)
+    if (steps or recipe.total_steps) is None:
+        typer.echo("tokens and epochs: the recipe has no total_steps; --steps N shows them", err=True)
+        return None
+    sizes = sizes_of(recipe, estimates, measures)
     before, after = (plan(recipe, steps, sizes, table=c.table()) for c in (draft.before, draft.after))
     return comparison_table(before.compare(after))
+
+
+def sizes_of(recipe: Recipe, estimates: Path | None, measures: bool) -> Any:
+    """Returns the estimates of a file, or of a small sample, or none where the data is not at hand."""
+    from zephon_curriculum.estimate import TokenEstimation
+    from zephon_curriculum.estimates import Estimates
+
+    if estimates is not None:
+        return Estimates.read(estimates)
+    if not measures:
+        return None
+    try:
+        with LateProgress() as progress:
+            return TokenEstimation().measure(recipe, report=progress)
+    except (DataError, OSError) as error:
+        typer.echo(f"epochs: the data cannot be looked at here: {str(error).splitlines()[0]}", err=True)
+        return None
 
 
 def draw(draft: Draft, planned: Any, outcome: Outcome) -> None:
