@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -664,3 +665,36 @@ def test_the_commands_take_a_recipe_that_ends(zephon: Any) -> None:
     found = zephon("bench", "recipe.toml", *ends, "--seconds", "60", "--executor", "inline", "--json").json()
     assert found["steps"] == num_steps - 1
     assert zephon("check", "recipe.toml", *ends, "--dp", "1,2").code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("check", "recipe.toml"), ("check", "nothing.toml", "--json")]
+)
+def test_output_that_is_closed_is_no_error_of_its_own(place: Path, arguments: tuple[str, ...]) -> None:
+    command = shlex.join([sys.executable, "-m", "zephon", *arguments])
+    done = subprocess.run(
+        ["sh", "-c", f"{command} >&-"], cwd=place, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == (3 if "nothing.toml" in arguments else 0), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_that_json_has_no_room_for_goes_to_standard_error(place: Path) -> None:
+    command = shlex.join([sys.executable, "-m", "zephon", "check", "nothing.toml", "--json"])
+    done = subprocess.run(
+        ["sh", "-c", f"{command} > /dev/full"],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "nothing.toml" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_step_is_given_in_one_way(zephon: Any) -> None:
+    found = zephon("show", "recipe.toml", "--step", "1", "--trainer-step", "2")
+    assert found.code == 2
+    assert "not both" in found.err + found.out

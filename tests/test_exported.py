@@ -68,6 +68,7 @@ EXPORTED = [
     "read_state_file",
     "read_table",
     "saved_steps",
+    "shares_of",
     "step_digest",
     "unknown_field",
     "write_state_file",

@@ -51,7 +51,7 @@ from zephon.schedule import (
     Stages,
     compile_schedule,
 )
-from zephon.shares import PARTS, check_weights
+from zephon.shares import PARTS, check_weights, shares_of
 from zephon.snapshots import find_snapshot
 from zephon.state import saved_steps
 from zephon.statefile import find_state, read_state_file, write_state_file
@@ -139,6 +139,7 @@ __all__ = [
     "read_state_file",
     "read_table",
     "saved_steps",
+    "shares_of",
     "step_digest",
     "unknown_field",
     "write_state_file",

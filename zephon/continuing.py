@@ -20,11 +20,11 @@ from zephon.opened import Opened
 from zephon.paths import expand
 from zephon.prepare import DROP, REFUSE, SPLIT, TRUNCATE, LengthRule
 from zephon.recipe import Recipe, hash_json
+from zephon.same_recipe import check_configuration
 from zephon.shape import listed
 from zephon.state import (
     Shared,
     check_allowances,
-    check_configuration,
     check_together,
     describe_added,
     first_datasets,

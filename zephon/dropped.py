@@ -82,6 +82,8 @@ def find_documents(opened: Opened, documents: Documents) -> dict[str, Int64]:
 
 
 def _find(opened: Opened, name: str, places: list[tuple[str, int]]) -> Int64:
+    if far := [place for place in places if not 0 <= place[1] < 1 << RECORD_SHIFT]:
+        raise _unknown(f"dataset {name!r} has no such document to drop", f"record {far[0][1]}")
     reader = opened.readers[opened.recipe.names.index(name)]
     if isinstance(reader, StreamReader):
         files = {label: number for number, label in enumerate(reader.labels)}

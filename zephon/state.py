@@ -18,7 +18,8 @@ from zephon.lane import CarriedPiece, LaneState
 from zephon.lock import ALLOWANCES, NOUNS, OF_SCHEDULES, check_lock, lock_hashes
 from zephon.opened import Opened
 from zephon.order import ENDLESS
-from zephon.recipe import Recipe, diff_configuration, hash_json
+from zephon.recipe import Recipe, hash_json
+from zephon.same_recipe import check_configuration
 from zephon.schedule import BLOCK_STEPS, ScheduleTable
 from zephon.stream import Cursor
 
@@ -340,36 +341,6 @@ def lanes_missing(lanes: range, state: Mapping[str, Any]) -> StateError:
         rule="a rank restores the lanes it owns, whichever ranks wrote them",
         cure="give it the union of all ranks' states",
     )
-
-
-def check_configuration(saved: Mapping[str, Any], recipe: Recipe, may_differ: Collection[str] = ()) -> None:
-    """Refuses a configuration that is not that of `recipe`, but for the fields that begin as `may_differ`."""
-    ours = json.loads(_dump(recipe.configuration()))  # a tuple comes back from JSON as a list
-    free = tuple(may_differ)
-    differences = [
-        each for each in diff_configuration(saved, ours) if not (free and each[0].startswith(free))
-    ]
-    if differences:
-        lines = "\n".join(
-            f"    {name}: state has {was!r}, this run has {now!r}" for name, was, now in differences
-        )
-        raise StateError.explained(
-            "the recipe is not the one that the state was taken with",
-            got=f"{len(differences)} fields differ:\n{lines}",
-            rule="a phase reads on where the state stands: what says which documents it reads stays the same"
-            if free
-            else "a restore goes on with the same rows, so these fields must be the same",
-            cure=_cure_configuration({name for name, _, _ in differences}),
-        )
-
-
-def _cure_configuration(fields: Collection[str]) -> str:
-    cure = "restore them as the state has them, or begin a new run"
-    if "datasets" in fields:
-        cure += "; datasets keep their order, weight 0 retires one, and others are added at the end"
-    if "continues" in fields:
-        cure += "; `continues` is the state that the recipe was given by continue_from"
-    return cure
 
 
 def known_lock(opened: Opened, number: int) -> dict[str, str]:

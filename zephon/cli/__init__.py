@@ -136,6 +136,8 @@ def _mount(app: typer.Typer, name: str, plugin: Any, *, taken: bool) -> None:
 
 def main() -> None:
     """Runs the command line of this process and exits."""
+    if sys.stdout is None:  # it was closed: there is nobody to write to
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows escapes
     _watch_interrupts()

@@ -6,6 +6,7 @@ be compared or parsed; progress and errors go to standard error.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -275,6 +276,13 @@ def cut(text: str, width: int) -> str:
     return shown if len(shown) <= width and len(text) <= width else shown[: max(0, width - 3)] + "..."
 
 
+def chosen_step(step: int | None, trainer_step: int | None) -> int:
+    """Returns the step that is asked for, from 0; refuses both ways to say it at once."""
+    if step is not None and trainer_step is not None:
+        raise typer.BadParameter("give --step, from 0, or --trainer-step, from 1; not both")
+    return (step or 0) if trainer_step is None else trainer_step - 1
+
+
 def parse_range(text: str, *, option: str, first: int = 0) -> range:
     """Returns the half-open range of `A:B`, or of `B` alone, counted from `first`; as steps from 0."""
     found = re.fullmatch(r"(?:(\d+):)?(\d+)", text.strip())
@@ -303,9 +311,12 @@ def report_error(error: BaseException, *, as_json: bool) -> Exit:
         message = f"{type(error).__name__}: {message}"
     if os.environ.get("ZEPHON_TRACEBACK") == "1":
         sys.stderr.write("".join(traceback.format_exception(error)))
+    is_said = False
     if as_json:
-        write_json(error_json(MEANING[code], message, code))
-    else:
+        with contextlib.suppress(OSError):  # a full disk, say: then to standard error
+            write_json(error_json(MEANING[code], message, code))
+            is_said = True
+    if not is_said:
         hint = "" if code is Exit.INTERRUPTED else "; ZEPHON_TRACEBACK=1 shows where it was raised"
         sys.stderr.write(f"{visible_lines(message)}\n  exit: {int(code)}, {MEANING[code]} error{hint}\n")
     return code

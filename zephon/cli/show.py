@@ -24,6 +24,7 @@ from zephon.cli.common import (
     SetOption,
     Source,
     add_row,
+    chosen_step,
     cut,
     new_table,
     visible,
@@ -44,7 +45,7 @@ from zephon.tokenizer import Encoder
 
 def show(
     recipe: RecipeArgument,
-    step: Annotated[int, typer.Option("--step", min=0, help="The step, from 0.")] = 0,
+    step: Annotated[int | None, typer.Option("--step", min=0, help="The step, from 0; default 0.")] = None,
     trainer_step: Annotated[
         int | None, typer.Option("--trainer-step", min=1, help="The step as TorchTitan logs it, from 1.")
     ] = None,
@@ -64,7 +65,7 @@ def show(
     The steps before it are made to get there: from --state on, else from the newest snapshot of the run
     folder, else from 0. --json prints all of it, with the whole text.
     """
-    chosen = step if trainer_step is None else trainer_step - 1
+    chosen = chosen_step(step, trainer_step)
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
     with LateProgress() as progress, closing(source.open(progress)) as opened:
         batch = batch_of_step(opened, chosen, lane, progress, state_before(recipe, state, chosen))

@@ -18,6 +18,7 @@ from zephon.cli.common import (
     RecipeArgument,
     SetOption,
     add_row,
+    chosen_step,
     cut,
     new_table,
     visible,
@@ -25,9 +26,10 @@ from zephon.cli.common import (
     write_json,
     write_table,
 )
-from zephon_curriculum.cli.rows import StateOption, WidthOption, named_step, piece_line, plural
+from zephon_curriculum.cli.rows import StateOption, WidthOption, piece_line
 from zephon_curriculum.explain import ExplainedRow, Explanation
 from zephon_curriculum.explain import explain as make
+from zephon_curriculum.figures import named_step, plural
 from zephon_curriculum.log.entries import Decision, Entry, Proposal, RecipeChange
 from zephon_curriculum.opening import Opening
 from zephon_curriculum.preview import preview_cost
@@ -35,7 +37,7 @@ from zephon_curriculum.preview import preview_cost
 MAX_DATASETS = 8
 """Of more datasets, the credits of those drawn are shown."""
 
-StepOption = Annotated[int, typer.Option("--step", min=0, help="The step, from 0.")]
+StepOption = Annotated[int | None, typer.Option("--step", min=0, help="The step, from 0; default 0.")]
 TrainerStepOption = Annotated[
     int | None, typer.Option("--trainer-step", min=1, help="The step as TorchTitan logs it, from 1.")
 ]
@@ -47,7 +49,7 @@ RowOption = Annotated[
 
 def explain(
     recipe: RecipeArgument,
-    step: StepOption = 0,
+    step: StepOption = None,
     lane: LaneOption = 0,
     row: RowOption = None,
     trainer_step: TrainerStepOption = None,
@@ -63,7 +65,7 @@ def explain(
     A credit is what the lane owes a dataset, in tokens: the largest among those with a share is drawn from.
     The entry of the curriculum log that set the weights is named.
     """
-    chosen = step if trainer_step is None else trainer_step - 1
+    chosen = chosen_step(step, trainer_step)
     how = Opening(settings=tuple(settings or ()), cache=cache, backend=backend)
     typer.echo(str(preview_cost(recipe, [chosen], [lane], state, check_end=False, how=how)), err=True)
     with LateProgress() as progress:
