@@ -1,15 +1,20 @@
-"""What the tests of the curriculum share: its own plugins are let in, whatever other tests left out."""
+"""What the tests of the curriculum share: its own plugins are let in, properties have no stop-watch."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("zephon", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+settings.load_profile("zephon")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_plugins() -> Iterator[None]:
-    """Lets in the plugins of zephon-curriculum and no stray ones."""
+    """Lets in the plugins of zephon-curriculum and no stray ones, whatever other tests left out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ZEPHON_PLUGINS", "zephon-curriculum")
         yield

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from zephon import PARTS, ScheduleTable
 from zephon_curriculum.allocate import (
     cap_schedule,
-    capped,
     drawn_parts,
     steps_for_epochs,
     temperature,
@@ -93,11 +92,6 @@ def test_unimax_is_even_as_far_as_the_epochs_allow() -> None:
     assert set(unimax(sizes, 30, 1).values()) == {Fraction(1, 3)}
     with pytest.raises(ValueError, match="1 epochs of all data are 890 tokens short of the budget of 2,000"):
         unimax(sizes, 2000, 1)
-
-
-def test_capped_takes_bounds_in_epochs() -> None:
-    sizes = {"web": 1000, "code": 50}
-    assert capped({"web": 1, "code": 1}, sizes, 400, {"code": 2})["code"] == Fraction(1, 4)
 
 
 def test_cap_schedule_scales_a_dataset_evenly_and_gives_the_rest_to_the_others() -> None:
@@ -199,3 +193,13 @@ def test_epochs_as_a_budget() -> None:
     assert steps_for_epochs(halves, sizes, 100, 2, ["code"]) == 40
     with pytest.raises(ValueError, match=r"3 epochs of code are never reached.*2,000 tokens of 3,000"):
         steps_for_epochs(halves, sizes, 100, 3, ["code"])
+
+
+def test_a_floor_over_its_cap_is_refused_by_name() -> None:
+    halves = table((0, (50, 50)))
+    sizes = {"web": 1000, "code": 1000}
+    with pytest.raises(ValueError, match="the floor of 'web' is over its cap"):
+        cap_schedule(
+            halves, sizes=sizes, total_steps=100, tokens_per_step=100, max_epochs={"web": 1},
+            min_epochs={"web": 2},
+        )  # fmt: skip

@@ -60,12 +60,10 @@ def test_steps_are_exact_and_realised_shares_are_lines() -> None:
         table,
         num_steps=40,
         realised={"web": [1.0] * 30 + [0.5] * 10, "code": [0.0] * 30 + [0.5] * 10},
-        learning_rate=[0.1] * 40,
     )
     area = figure.axes[0].collections[1].get_paths()[0].vertices
     assert sorted({float(x) for x, y in area if y == 0.5}) == [30.0, 40.0]
     assert len(figure.axes[0].lines) == 2
-    assert figure.axes[1].get_ylabel() == "learning rate"
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:

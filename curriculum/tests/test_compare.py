@@ -211,3 +211,12 @@ def test_diff_command(diff: Any) -> None:
     assert code == 1
     assert json.loads(out)["fields"] == [{"name": "seed", "a": 42, "b": 43}]
     assert diff("one/recipe.toml", "two/recipe.toml")[0] == 0
+
+
+@pytest.mark.parametrize("num_steps", [2 * 10**13, 1 << 62, 10**30])
+def test_tokens_of_very_long_runs_do_not_overflow(num_steps: int) -> None:
+    late = Stages({0: {"web": 1, "code": 0}, 10**22: {"web": 0, "code": 1}})
+    recipes = [make_recipe({"web": ["a"], "code": ["b"]}, schedule) for schedule in (late, None)]
+    found = compare(*recipes, steps=num_steps)
+    slots = found.num_steps * recipes[0].tokens_per_step
+    assert found.tokens == {"web": (slots, slots / 2), "code": (0, slots / 2)}

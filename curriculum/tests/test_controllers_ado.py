@@ -154,19 +154,6 @@ def test_momentum_holds_the_shares_near_their_mean() -> None:
         assert slow.decisions[200][name] == pytest.approx(wanted, abs=2)
 
 
-def test_laws_of_the_datasets_own_tokens() -> None:
-    controller = Ado(context=CONTEXT, momentum=0.0, floor=0.0, count="dataset", **QUICK)
-    got = simulate(controller, CONTEXT, Learner(laws=LAWS, count="dataset"), 200, observe_every=5)
-    raw = {}
-    for name, law in LAWS.items():
-        share = PRIOR[name] / 10
-        raw[name] = share * law.slope(200.0 * share) * share**0.5
-    wanted = {name: value / sum(raw.values()) for name, value in raw.items()}
-    assert {name: part / PARTS for name, part in got.decisions[200].items()} == pytest.approx(
-        wanted, abs=5e-3
-    )
-
-
 def test_a_decision_uses_the_laws_of_the_last_fit() -> None:
     """Fits are due at 200, 300, ...: what is seen from 201 to 250 does not change the laws at 250."""
     controller = Ado(context=CONTEXT, momentum=0.0, power=0.0, **QUICK)

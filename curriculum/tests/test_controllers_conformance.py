@@ -26,7 +26,7 @@ HOME = "zephon_curriculum.controllers"
         (f"{HOME}.exp3:Exp3.from_config", {"kind": "exp3"}),
         (
             f"{HOME}.exp3:Exp3.from_config",
-            {"eta": "decay", "gamma": "decay", "memory": 1.0, "start": "uniform"},
+            {"eta": "decay", "gamma": "decay", "memory": 1.0},
         ),
         (f"{HOME}.ado:Ado.from_config", {"every": 20, "warmup": 60, "skip": 10, "refit": 100}),
         (

@@ -66,7 +66,8 @@ def test_the_weights_are_those_of_the_formula() -> None:
 def test_it_concentrates_on_the_dataset_whose_loss_stays_high() -> None:
     controller = Exp3(context=EVEN, every=5, warmup=0, memory=1.0, eta=1.0)
     got = simulate(controller, EVEN, fixed_losses(LOSSES, noise=0.3), 600, observe_every=5)
-    shares = got.mean_shares(500, 600)
+    seen = [o.shares for o in got.history if 500 <= o.step < 600]
+    shares = {name: sum(of[name] for of in seen) / (PARTS * len(seen)) for name in seen[0]}
     assert shares["code"] == pytest.approx(0.9 + 0.1 / 3, abs=0.01)
     assert shares["web"] == pytest.approx(0.1 / 3, abs=0.01)
 
@@ -168,8 +169,6 @@ def test_the_schedule_is_where_it_starts_from() -> None:
     even = observed(1, dict.fromkeys(LOSSES, 3.0), dict.fromkeys(LOSSES, 333))
     scheduled = Exp3(context=context, warmup=0, gamma=0.0).decide([even])
     assert scheduled == pytest.approx({"web": 0.8, "code": 0.1, "math": 0.1}, abs=1e-3)
-    uniform = Exp3(context=context, warmup=0, gamma=0.0, start="uniform").decide([even])
-    assert uniform == pytest.approx(dict.fromkeys(LOSSES, 1 / 3), abs=1e-3)
 
 
 def test_a_dataset_that_the_schedule_leaves_out_stays_out() -> None:

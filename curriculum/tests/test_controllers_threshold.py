@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -71,29 +72,8 @@ def test_above_is_the_other_way_round() -> None:
 
 
 def test_without_a_way_back_it_stays() -> None:
-    controller = Threshold(context=CONTEXT, dataset="web", below=2.0, weights=LATER, max_switches=9)
+    controller = Threshold(context=CONTEXT, dataset="web", below=2.0, weights=LATER)
     assert decided_at(controller, [3.0, 1.9, 5.0, 1.0]) == [2, 3, 4]
-
-
-def test_between_the_two_values_nothing_changes() -> None:
-    controller = Threshold(context=CONTEXT, dataset="web", below=2.0, back=3.0, weights=LATER, max_switches=9)
-    losses: list[float | None] = [2.5, 1.9, 2.5, 2.9, 3.1, 2.5, 1.9]
-    history = watched(losses)
-    got = [consult(controller, CONTEXT, history[: i + 1]).weights for i in range(7)]
-    # Back: the schedule's shares have been in force at that very step, so there is nothing to do.
-    assert got == [None, LATER_PARTS, LATER_PARTS, LATER_PARTS, None, None, LATER_PARTS]
-
-
-def test_it_goes_back_to_the_schedule() -> None:
-    controller = Threshold(context=CONTEXT, dataset="web", below=2.0, back=3.0, weights=LATER, max_switches=9)
-    history = watched([1.9, 1.9]) + watched([0.0, 0.0, 3.5], LATER_PARTS)[2:]
-    assert consult(controller, CONTEXT, history).weights == CONTEXT.prior(3)
-
-
-def test_it_switches_no_more_often_than_it_may() -> None:
-    controller = Threshold(context=CONTEXT, dataset="web", below=2.0, back=3.0, weights=LATER, max_switches=1)
-    history = watched([1.9, 3.5])
-    assert consult(controller, CONTEXT, history).weights == LATER_PARTS
 
 
 def test_a_loss_is_the_mean_of_some_observations() -> None:
@@ -124,21 +104,17 @@ def test_an_amendment_after_the_switch_stands() -> None:
     amended = [*switched, *watched([0.0, 0.0, 0.0, 1.0], {"web": PARTS, "math": 0})[3:]]
     got = consult(controller, CONTEXT, amended)
     assert got.weights is None
-    assert got.reason == "loss 1 of 'web'; the last switch was at step 2"
-
-
-def test_the_mixture_before_the_switch_may_be_given() -> None:
-    controller = Threshold(
-        context=CONTEXT, dataset="web", below=2.0, weights=LATER, before={"web": 1, "math": 0}
-    )
-    assert consult(controller, CONTEXT, watched([3.0])).weights == {"web": PARTS, "math": 0}
-    assert consult(controller, CONTEXT, watched([3.0], {"web": PARTS, "math": 0})).weights is None
+    assert got.reason == "loss 1 of 'web'; the switch was at step 2"
 
 
 def test_it_says_what_it_waits_for() -> None:
-    controller = Threshold(context=CONTEXT, dataset="web", below=2.0, back=3.0, weights=LATER, max_switches=9)
+    controller = Threshold(context=CONTEXT, dataset="web", below=2.0, weights=LATER)
     assert (
         consult(controller, CONTEXT, watched([2.5])).reason == "loss 2.5 of 'web'; waits until it is below 2"
     )
-    switched = watched([1.0], LATER_PARTS)
-    assert consult(controller, CONTEXT, switched).reason == "loss 1 of 'web'; waits until it is above 3"
+
+
+@pytest.mark.parametrize("weights", [None, 1, True, [1, 2], "web", {}, {"web": math.nan, "code": 1}])
+def test_weights_that_are_no_mixture_are_refused(weights: Any) -> None:
+    with pytest.raises(ValueError, match="controller: "):
+        Threshold(context=CONTEXT, dataset="web", below=2.0, weights=weights)

@@ -15,7 +15,6 @@ from zephon_curriculum.designs import (
     LEAST_SHARE,
     Design,
     dirichlet_design,
-    repetition_warnings,
     sobol_design,
     write_design,
 )
@@ -124,14 +123,3 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is in memory and has no TOML form"):
         write_design(dirichlet_design({"web": 1, "code": 1}, 2), make_recipe(), tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt"]
-
-
-def test_a_swarm_that_does_not_repeat_as_the_target_does_is_told_of() -> None:
-    design = Design(kind="sobol", seed=0, names=NAMES, shares=((PARTS // 2, PARTS // 2, 0), (0, PARTS, 0)))
-    unique = {"web": 1e12, "code": 2.5e9, "math": 1e9}
-    assert repetition_warnings(design, unique, run_tokens=1e9, target_tokens=1e10) == [
-        "at its greatest share, 100.0%, 'code' is read 4 times by the target and 0.4 times by a run of the "
-        "design; give the run's dataset a `limit` of 0.1 of its documents"
-    ]
-    tenth = {name: tokens / 10 for name, tokens in unique.items()}
-    assert repetition_warnings(design, tenth, run_tokens=1e10, target_tokens=1e10) == []

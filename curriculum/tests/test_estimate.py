@@ -19,7 +19,7 @@ from tests.helpers import loaders as loaders_of
 from tests.token_data import ids_of, write_bin, write_megatron
 from zephon import Dataset, Opened
 from zephon_curriculum.estimate import TokenEstimation
-from zephon_curriculum.estimates import Estimates, Quantity, token_shares
+from zephon_curriculum.estimates import Estimates, Quantity
 from zephon_curriculum.weighing import Pinned
 
 
@@ -181,8 +181,6 @@ def test_one_of_many_chunks_gives_a_value_and_no_interval(tmp_path: Path) -> Non
     assert (found.tokens.low, found.tokens.high, found.tokens.std_error) == (None, None, None)
     assert "1 of 10 chunks" in found.tokens.reason
     assert "`chunks`" in found.tokens.reason
-    with pytest.raises(ValueError, match="no sample size can be given"):
-        Estimates(datasets=(found,)).sample_size("web")
 
 
 def test_one_chunk_alone_is_sampled_by_documents(tmp_path: Path) -> None:
@@ -194,7 +192,6 @@ def test_one_chunk_alone_is_sampled_by_documents(tmp_path: Path) -> None:
     assert found.tokens.low is not None
     assert found.tokens.high is not None
     assert found.tokens.low < tokens_of(texts) < found.tokens.high
-    assert found.chunk_cv is None
 
 
 def test_a_stream_has_lengths_but_no_total(tmp_path: Path) -> None:
@@ -224,19 +221,6 @@ def test_the_bootstrap_takes_the_place_of_student_where_it_serves(tmp_path: Path
     assert "Student" in few.note
 
 
-def test_a_sample_size_reaches_the_precision_that_it_was_asked_for(tmp_path: Path) -> None:
-    opened = replace(opened_of(tmp_path, clustered(5), 30), encoder=Pairs(eos=True))
-    first = by_size(tmp_path, chunks=8, sample_bytes=3000).measure(opened)
-    size = first.sample_size("web", 0.05)
-    assert size.chunks > 8
-    second = by_size(tmp_path, chunks=size.chunks, sample_bytes=size.bytes).measure(opened)["web"].tokens
-    assert second is not None
-    assert second.low is not None
-    assert (second.value - second.low) / second.value < 0.09
-    with pytest.raises(ValueError, match=r"`precision` must be in \(0, 1\)"):
-        first.sample_size("web", 1)
-
-
 # What is kept, said and written -----------------------------------------------------------------------------
 
 
@@ -249,7 +233,6 @@ def test_a_second_time_nothing_is_tokenized_until_something_differs(tmp_path: Pa
     opened = opened_of(tmp_path, words("web", 100))
     asked = by_size(tmp_path, sample_bytes=300)
     first = asked.measure(opened)
-    assert [cost.is_kept for cost in asked.cost(opened)] == [True]
     silent = replace(opened, encoder=Refusing())
     assert asked.measure(silent) == first
     for other in (replace(asked, seed=1), replace(asked, chunks=5), replace(asked, sample_bytes=301)):
@@ -326,31 +309,6 @@ def test_datasets_can_be_measured_without_a_recipe(tmp_path: Path) -> None:
 # Shares -----------------------------------------------------------------------------------------------------
 
 
-def test_shares_of_tokens_follow_from_weights_of_documents(tmp_path: Path) -> None:
-    opened = open_small(make_recipe({"web": ["a" * 9] * 4, "code": ["b" * 29] * 4}))
-    shares = token_shares({"web": 3, "code": 1}, by_size(tmp_path).measure(opened))
-    assert {name: share.value for name, share in shares.items()} == {"web": 0.5, "code": 0.5}
-    assert shares["web"].exact
-
-
-def test_the_interval_of_a_share_is_that_of_many_draws() -> None:
-    random = np.random.default_rng(0)
-    means, errors, weights = np.array([100.0, 400, 50]), np.array([5.0, 30, 1]), np.array([4, 1, 2])
-    drawn = weights * random.normal(means, errors, (100_000, 3))
-    expected = (drawn / drawn.sum(axis=1, keepdims=True)).std(axis=0)
-    estimates = {
-        str(i): replace(
-            Estimates.from_json(BLANK)["x"],
-            tokens_per_document=Quantity(value=m, low=0, high=1, std_error=e, freedom=30),
-        )
-        for i, (m, e) in enumerate(zip(means.tolist(), errors.tolist(), strict=True))
-    }
-    shares = token_shares({str(i): w for i, w in enumerate(weights.tolist())}, estimates)
-    assert sum(share.value for share in shares.values()) == pytest.approx(1)
-    found = [share.std_error for share in shares.values()]
-    assert found == pytest.approx(expected.tolist(), rel=0.02)
-
-
 NO_DATA = {"bytes": None, "tokens_per_byte": None, "tokens_per_document": None, "tokens": None}
 BLANK = {
     "format": 1,
@@ -358,12 +316,3 @@ BLANK = {
     "tokenizer": "",
     "datasets": [{"name": "x", "how": "pinned", "documents": 1, "num_chunks": 1, **NO_DATA}],
 }
-
-
-def test_a_dataset_without_an_interval_leaves_all_shares_without_one(tmp_path: Path) -> None:
-    opened = opened_of(tmp_path, words("web", 100), group=10)
-    found = by_size(tmp_path, chunks=1, sample_bytes=50).measure(opened)
-    share = token_shares({"web": 1.0}, found)["web"]
-    assert share.value == pytest.approx(1)
-    assert share.low is None
-    assert "'web' has no interval" in share.reason

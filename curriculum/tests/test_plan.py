@@ -7,12 +7,13 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.helpers import loaders, make_recipe, open_small, sized, take_steps
-from zephon import PARTS, Opened, Recipe, ScheduleTable, Stages
+from zephon import PARTS, Dataset, Opened, Recipe, ScheduleTable, Stages
 from zephon_curriculum.estimates import SAMPLED, DatasetEstimate, Estimates, Quantity
 from zephon_curriculum.plan import plan
 from zephon_curriculum.plan_curve import Curve
@@ -97,7 +98,7 @@ def test_epochs_and_the_first_repeat_carry_the_interval_of_the_size() -> None:
 
 def test_phases_are_runs_of_equal_shares() -> None:
     found = plan(two_stages())
-    assert [(p.start, p.stop, p.is_ramp) for p in found.phases] == [(0, 50, False), (50, 100, False)]
+    assert [(p.start, p.stop, p.first == p.last) for p in found.phases] == [(0, 50, True), (50, 100, True)]
     assert found.phases[1].drawn_tokens == (50 * 384, 50 * 128)
 
 
@@ -217,3 +218,54 @@ def test_a_recipe_file_is_planned_by_its_name(tmp_path: Path) -> None:
     )
     assert plan(tmp_path / "recipe.toml")["a"].drawn_tokens == 160
     assert plan(tmp_path / "recipe.toml", 3)["a"].drawn_tokens == 48
+
+
+def test_a_recipe_without_a_length_is_planned_for_the_steps_asked() -> None:
+    late = {"kind": "wsd", "from": {"web": 1}, "to": {"web": 1, "code": 1}, "last": "20%", "blend": 0}
+    recipe = make_recipe({"web": ["a"], "code": ["b"]}, late)
+    assert plan(recipe, 50).asked_table.starts == (0, 40)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"steps": 1 << 41}, "a plan has at most 1,099,511,627,776 steps, got 2.2e"),
+        ({"epochs": 1e300}, "a plan has at most"),
+        ({"epochs": {"": 3}}, "`epochs` names '', which is no dataset; the datasets are web, code"),
+        ({"epochs": float("nan")}, "`epochs` must be a number > 0, got nan"),
+        ({"steps": 5, "rate": float("inf")}, "`rate` must be a number of tokens a second > 0, got inf"),
+    ],
+)
+def test_what_no_run_has_is_refused(asked: dict[str, Any], message: str) -> None:
+    sizes = estimates(known("web", 400, 50), known("code", 50, 20))
+    with pytest.raises(ValueError, match=message):
+        plan(two_stages(), estimates=sizes, **asked)
+
+
+def test_changes_far_away_do_not_spoil_the_near() -> None:
+    stages = Stages({0: {"web": 1, "code": 0}, 10**15: {"web": 1, "code": 1}, 10**22: {"web": 0, "code": 1}})
+    found = plan(make_recipe({"web": ["a"], "code": ["b"]}, stages, seq_len=16), 1 << 40)
+    assert [d.drawn_tokens for d in found.datasets] == [4 * 16 << 40, 0]
+
+
+def test_lanes_that_have_ended_draw_nothing() -> None:
+    datasets = (Dataset.from_documents("web", sized(40, (30, 200)), max_epochs=1),)
+    recipe = make_recipe(
+        None, Stages({0: {"web": 1}}), datasets=datasets, when_exhausted="pad", total_steps=500
+    )
+    found = plan(recipe, estimates=estimates(known("web", 40, 116)))
+    assert found.num_steps > 40 * 116 / found.tokens_per_step
+    assert found["web"].drawn_tokens == 40 * 116
+
+
+def test_what_only_some_lanes_have_is_given_to_the_others_when_it_is_read() -> None:
+    datasets = tuple(
+        Dataset.from_documents(name, sized(count, (100,)), max_epochs=1)
+        for name, count in (("rare", 2), ("web", 100))
+    )
+    schedule = Stages({0: {"rare": 1, "web": 1}})
+    recipe = make_recipe(None, schedule, datasets=datasets, when_exhausted="redistribute", total_steps=500)
+    found = plan(recipe, estimates=estimates(known("rare", 2, 101), known("web", 100, 101)))
+    assert found["rare"].drawn_tokens == pytest.approx(202, abs=found.tokens_per_step)
+    assert found.ends_after is not None
+    assert found.num_steps == pytest.approx(102 * 101 / found.tokens_per_step, rel=0.3)

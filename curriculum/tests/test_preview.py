@@ -230,3 +230,12 @@ def test_of_many_steps_a_few_are_shown_and_none_of_the_changes_is_missed(wrapped
     assert shown.shares[at - 1 : at + 1].tolist() == [[1, 0, 0], [0, 1, 0]]
     with pytest.raises(ValueError, match="`steps` must be given"):
         preview_estimated(wrapped.recipe)
+
+
+def test_a_run_that_ends_before_its_first_step_has_shares_of_nothing() -> None:
+    datasets = (Dataset.from_documents("web", ["a"], max_epochs=1),)
+    opened = open_small(make_recipe(None, Stages({0: {"web": 1}}), datasets=datasets))
+    shown = preview(opened, range(2))
+    opened.close()
+    assert (shown.ends, shown.steps, shown.shares().total()) == (0, (), {"web": (0, 0.0, 0.0)})
+    assert "NaN" not in json.dumps(shown.to_json())

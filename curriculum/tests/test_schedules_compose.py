@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon import Constant, ScheduleContext, compile_schedule
-from zephon_curriculum.schedules import Bounds, Ramp, Repeat, Then, build, describe
+from zephon_curriculum.schedules import Bounds, Ramp, Repeat, Then, build
 from zephon_curriculum.schedules.bounds import fill
 
 CONTEXT = ScheduleContext(names=("web", "code", "math"), total_steps=100, tokens_per_step=1000)
@@ -98,10 +98,6 @@ def test_schedules_nest() -> None:
     config = {"kind": "repeat", "period": 5, "schedule": {"kind": "then", "parts": parts}}
     bounded = {"kind": "bounds", "floors": {"math": "10%"}, "schedule": config}
     assert [shares(bounded, step)[1] for step in range(7)] == [0, 0, *[Fraction(9, 10)] * 3, 0, 0]
-    assert describe(build(bounded, CONTEXT)) == (
-        "bounds: [repeat: [then: [constant: web 100%] for 2 steps, [constant: code 100%] for 3 steps], "
-        "cycles of 5 steps up to step 100], math >= 10%"
-    )
 
 
 class Growing:

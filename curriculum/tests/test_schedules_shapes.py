@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from zephon import PARTS, Schedule, ScheduleContext, compile_schedule
-from zephon_curriculum.schedules import CrossFade, Easing, Ramp, Sawtooth, Wsd, build, describe, to_steps
+from zephon_curriculum.schedules import CrossFade, Easing, Ramp, Sawtooth, Wsd, build, to_steps
 
 CONTEXT = ScheduleContext(names=("web", "code"), total_steps=200, tokens_per_step=1000)
 OPEN = ScheduleContext(names=("web", "code"), total_steps=None, tokens_per_step=1000)
@@ -251,6 +251,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"kind": "table", "csv": "step,web,code\n0,1\n"}, "line 2: has 2 cells for 3 columns"),
     ({"kind": "table", "csv": "step,web,code\n0,1,x\n"}, "the weight of 'code' must be a number, got 'x'"),
     ({"kind": "table", "csv": "step,web,code\n0,1,nan\n"}, "must be finite"),
+    ({"kind": "table", "csv": "step,web\n\n\n0,1\n5,x\n"}, "line 5: the weight of 'web'"),
+    ({"kind": "table", "csv": "step,web\n0," + "9" * 200_000}, "line 2: is not CSV: field larger"),
+    ({"kind": "table", "csv": "step,web\n0,1\n" + "9" * 5000 + ",1"}, "must be given in steps"),
     ({"kind": "table", "csv": "step,web,code\n5,1,1\n"}, "must ascend from step 0"),
     ({"kind": "linaer"}, "no schedules named 'linaer'"),
     ({"from": WEB}, "must be a table with its `kind`"),
@@ -280,21 +283,16 @@ def test_python_is_checked_as_well(make: Any) -> None:
         make()
 
 
-# Descriptions -----------------------------------------------------------------------------------------------
-
-
-def test_a_schedule_says_what_it_is_in_a_line() -> None:
-    lines = [
-        describe(build({**RAMP, "begin": 2}, CONTEXT)),
-        describe(build({"kind": "wsd", "from": WEB, "to": HALF, "last": "10%"}, CONTEXT)),
-        describe(build({"kind": "constant", "weights": {"web": 3, "code": 1}}, CONTEXT)),
-        describe(build({"kind": "stages", "stages": [{"step": 0, "weights": HALF}]}, CONTEXT)),
-        describe(build({"kind": "crossfade", "knots": KNOTS, "fade": 0}, CONTEXT)),
-    ]
-    assert lines == [
-        "linear: web 100% -> code 100% over steps 2 to 9",
-        "wsd: web 100% up to step 180, then linear to web 50%, code 50% by step 199",
-        "constant: web 75%, code 25%",
-        "stages: web 50%, code 50% from 0",
-        "crossfade: web 100% at 0 -> code 100% at 4 -> web 50%, code 50% at 8, at once",
-    ]
+@pytest.mark.parametrize(
+    "endless",
+    [
+        Ramp(from_=WEB, to=CODE, end=10**30),
+        CrossFade(knots=((0, WEB), (10**30, CODE))),
+        Sawtooth(old=WEB, new=CODE, period=5, end=10**30),
+    ],
+)
+def test_a_table_that_would_fill_the_memory_is_refused(endless: Any) -> None:
+    with pytest.raises(ValueError, match="a table holds at most 4,194,304; set `every`, or shorten it"):
+        endless.changes()
+    every = Ramp(from_=WEB, to=CODE, end=10**12, every=10**9)
+    assert len(every.changes()) == 1001

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zephon_curriculum.swarm import Swarm, bits_of, read_swarm, unmixed
+from zephon_curriculum.chance import generator
+from zephon_curriculum.swarm import Swarm, read_swarm, unmixed
 
 RATIOS = "run,web,code\na,0.5,0.5\nb,1,0\nc,0.25,0.75\nd,0,1\n"
 LOSSES = "val,run,aime\n2.5,d,1\n2.4,a,2\n2.3,b,3\n2.6,c,4\n"
@@ -55,7 +56,7 @@ def test_what_no_law_can_be_fitted_to_is_refused(
 
 
 def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no column 'mmlu'; its columns are val, aime"):
+    with pytest.raises(ValueError, match=r"no target is named 'mmlu'; the targets are val, aime"):
         read_swarm(*write(tmp_path), ["mmlu"])
 
 
@@ -75,5 +76,27 @@ def test_datasets_that_always_move_together_are_found() -> None:
 
 
 def test_random_numbers_are_named() -> None:
-    assert bits_of("a", 1).integers(1 << 20, size=3).tolist() == [512478, 72550, 104422]
-    assert bits_of("a", 2).integers(1 << 20) != bits_of("a", 1).integers(1 << 20)
+    assert generator("a", 1).integers(1 << 20, size=3).tolist() == [512478, 72550, 104422]
+    assert generator("a", 2).integers(1 << 20) != generator("a", 1).integers(1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"run,w\xe9b\na,1\n", "ratios.csv must be a CSV file in UTF-8: 'utf-8' codec"),
+        (b"run,web\na," + b"1" * 200_000, "ratios.csv must be a CSV file in UTF-8: field larger"),
+        (b'run,web,code\na,"1,0\n' + b"b,1,0\n" * 1000, "a line has 2 cells, its header 3"),
+    ],
+)
+def test_a_file_that_is_no_csv_is_named_in_short(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "ratios.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=message) as refused:
+        read_swarm(tmp_path / "ratios.csv", tmp_path / "ratios.csv")
+    assert len(str(refused.value)) < 400
+
+
+def test_a_run_that_diverged_is_named() -> None:
+    ratios = np.array([[0, 1], [0.5, 0.5], [0.3, 0.7], [1, 0]])
+    losses = np.array([[1.0], [2.0], [1e300], [3.0]])
+    with pytest.raises(ValueError, match=r"losses of run 'c': 'val' must be at most 1e\+06, got 1e\+300"):
+        Swarm(names=("web", "code"), runs=tuple("abcd"), ratios=ratios, targets=("val",), losses=losses)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from zephon_curriculum.allocate import (
     cap_schedule,
-    capped,
     steps_for_epochs,
     temperature,
     unimax,
@@ -32,7 +31,7 @@ from zephon_curriculum.controllers import (
 from zephon_curriculum.designs import Design, dirichlet_design, sobol_design, write_design
 from zephon_curriculum.estimate import TokenEstimation
 from zephon_curriculum.estimates import DatasetEstimate, Estimates, Quantity
-from zephon_curriculum.exhaustion import ExactEnds, census, exact_ends
+from zephon_curriculum.exact_ends import ExactEnds, census, exact_ends
 from zephon_curriculum.explain import Explanation, explain
 from zephon_curriculum.laws import LawFit, fit_law
 from zephon_curriculum.log import CurriculumLog, Updates, fork_run, open_updates, recipe_of_run
@@ -51,7 +50,6 @@ from zephon_curriculum.schedules import (
     Sawtooth,
     Then,
     Wsd,
-    describe,
     to_steps,
 )
 from zephon_curriculum.swarm import Swarm, read_swarm
@@ -93,12 +91,10 @@ __all__ = [
     "Updates",
     "Wsd",
     "cap_schedule",
-    "capped",
     "census",
     "check_controller",
     "compare",
     "consult",
-    "describe",
     "dirichlet_design",
     "exact_ends",
     "explain",

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon import PARTS, ScheduleTable
-from zephon_curriculum.spread import Shortage, shortage
+from zephon_curriculum.schedules.bounds import fill
+from zephon_curriculum.shortage import Shortage, shortage
 
 Amounts = Mapping[str, int | float | Fraction]
 Int64 = NDArray[np.int64]
@@ -46,15 +47,16 @@ def water_fill(
     wished = _exact("target", target)
     upper = {name: min(Fraction(1), cap) for name, cap in _exact("caps", caps or {}, wished).items()}
     lower = _exact("floors", floors or {}, wished)
-    total = sum(wished.values())
-    if not total:
+    if not any(wished.values()):
         raise ValueError(f"`target` must have a weight > 0, got {dict(target)!r}")
     pairs = {n: (lower.get(n, Fraction(0)), upper.get(n, Fraction(1)) if w else lower.get(n, Fraction(0)))
              for n, w in wished.items()}  # fmt: skip
     _refuse_infeasible(pairs)
-    lines = [(wished[name] / total, low, high) for name, (low, high) in pairs.items()]
-    scale = _scale_to_one(lines)
-    return {name: _held(scale * w, low, high) for name, (w, low, high) in zip(wished, lines, strict=True)}
+    part = math.lcm(*(bound.denominator for pair in pairs.values() for bound in pair))
+    factor = math.lcm(*(weight.denominator for weight in wished.values()))
+    low, high = ({n: int(pair[i] * part) for n, pair in pairs.items()} for i in (0, 1))
+    filled = fill({n: int(w * factor) for n, w in wished.items()}, low, high, part, "water_fill")
+    return {name: Fraction(share, sum(filled.values())) for name, share in filled.items()}
 
 
 def _exact(what: str, amounts: Amounts, names: Mapping[str, Fraction] | None = None) -> dict[str, Fraction]:
@@ -83,24 +85,6 @@ def _refuse_infeasible(pairs: Mapping[str, tuple[Fraction, Fraction]]) -> None:
             f"the caps leave room for {float(highs):.6g} of the whole, {float(1 - highs):.3g} short; raise a "
             "cap, add data or shorten the run"
         )
-
-
-def _scale_to_one(lines: Sequence[tuple[Fraction, Fraction, Fraction]]) -> Fraction:
-    """Returns the scale s at which the held values of s * weight sum to 1; they grow with s piecewise."""
-    bends = sorted({bound / w for w, low, high in lines if w for bound in (low, high)})
-    previous, at_previous = Fraction(0), sum((low for _, low, _ in lines), Fraction(0))
-    for bend in bends:
-        at_bend = sum((_held(bend * w, low, high) for w, low, high in lines), Fraction(0))
-        if at_bend >= 1:
-            if at_bend == at_previous:
-                return bend
-            return previous + (bend - previous) * (1 - at_previous) / (at_bend - at_previous)
-        previous, at_previous = bend, at_bend
-    raise AssertionError("the caps sum to less than 1")
-
-
-def _held(value: Fraction, low: Fraction, high: Fraction) -> Fraction:
-    return min(max(value, low), high)
 
 
 def temperature(sizes: Amounts, temperature: float | Fraction = 1) -> dict[str, Fraction]:
@@ -168,21 +152,6 @@ def unimax(sizes: Amounts, budget: int, max_epochs: int | float | Fraction) -> d
     return {name: given[name] / budget for name in exact}
 
 
-def capped(
-    weights: Amounts, sizes: Amounts, budget: int, max_epochs: Amounts, min_epochs: Amounts | None = None
-) -> dict[str, Fraction]:
-    """Returns the fractions nearest to `weights` with each dataset's epochs over `budget` tokens in bounds.
-
-    A constant mixture; `cap_schedule` does it for one that changes.
-    """
-    exact = _exact("sizes", sizes)
-    caps, floors = (
-        {name: n * exact[name] / budget for name, n in _exact(what, epochs, exact).items()}
-        for what, epochs in (("max_epochs", max_epochs), ("min_epochs", min_epochs or {}))
-    )
-    return water_fill(weights, caps, floors)
-
-
 def cap_schedule(
     table: ScheduleTable,
     *,
@@ -209,6 +178,11 @@ def cap_schedule(
          for n, e in _exact(what, epochs, dict.fromkeys(table.names, Fraction(0))).items()}
         for what, epochs in (("max_epochs", max_epochs), ("min_epochs", min_epochs or {}))
     )  # fmt: skip
+    for index, floor in floors.items():
+        if floor > caps.get(index, floor):
+            raise ValueError(
+                f"the floor of {table.names[index]!r} is over its cap; lower the one or raise the other"
+            )
     for bounds, is_floor in ((caps, False), (floors, True)):
         if bounds and (found := shortage(steps, shares, bounds, is_floor=is_floor)):
             raise ValueError(_short(found, table, tokens_per_step, is_floor))

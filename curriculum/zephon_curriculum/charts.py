@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon import PARTS, ScheduleTable
+from zephon_curriculum.figures import short
 from zephon_curriculum.plan import Plan
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ DARK = ("#0072B2", "#000000")
 HATCHES = ("", "//", "..", "xx", "\\\\", "++")
 MAX_POINTS = 2000
 """Entries drawn of a table; of a longer one, these many of equal distance."""
-WIDTH_IN, HEIGHT_IN, RATE_IN = 9.0, 4.6, 1.2
+WIDTH_IN, HEIGHT_IN = 9.0, 4.6
 LETTER = 0.0155
 LINE = 0.062
 """A letter's width and a line's height, as parts of the axes."""
@@ -43,14 +44,13 @@ def mixture_chart(
     num_steps: int | None = None,
     tokens_per_step: int | None = None,
     realised: Mapping[str, Sequence[float]] | None = None,
-    learning_rate: Sequence[float] | None = None,
     title: str = "",
 ) -> Figure:
     """Returns the chart of the shares of each step, stacked, and writes it to `path` (.png or .svg).
 
     `num_steps` is needed of a table that ends in a constant; `tokens_per_step` adds the tokens as a second
     axis; both are a plan's own. `realised` maps every dataset to the shares that steps 0, 1, ... really had,
-    drawn as lines. `learning_rate`, of steps 0, 1, ..., is drawn below.
+    drawn as lines.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -62,19 +62,14 @@ def mixture_chart(
     with rc_context(
         {"svg.hashsalt": "zephon", "svg.fonttype": "none", "font.size": 9, "hatch.linewidth": 0.5}
     ):
-        height = HEIGHT_IN + (RATE_IN if learning_rate is not None else 0)
-        figure = Figure(figsize=(WIDTH_IN, height), layout="constrained")
-        axes, below = _axes(figure, learning_rate is not None)
+        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+        axes = figure.add_subplot()
         areas = _draw_areas(axes, table, steps)
         _name_areas(axes, table.names, areas, steps)
         _draw_scales(axes, steps, per_step, title)
         if realised is not None:
             _draw_realised(axes, table.names, realised, steps)
-        if below is not None and learning_rate is not None:
-            below.plot(np.arange(len(learning_rate)), learning_rate, color="black", linewidth=1)
-            below.set_ylabel("learning rate")
-            below.set_ylim(bottom=0)
-        (below or axes).set_xlabel("step (from 0)")
+        axes.set_xlabel("step (from 0)")
         if name is not None:
             _save(figure, name)
     return figure
@@ -88,13 +83,6 @@ def _parts_of(
     if num_steps is None:
         raise ValueError("`num_steps` is needed to draw a table: its last entry holds for ever")
     return mixture, num_steps, tokens_per_step
-
-
-def _axes(figure: Figure, with_rate: bool) -> tuple[Axes, Axes | None]:
-    if not with_rate:
-        return figure.add_subplot(), None
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(HEIGHT_IN, RATE_IN))
-    return above, below
 
 
 class _Areas(NamedTuple):
@@ -204,15 +192,8 @@ def _draw_scales(axes: Axes, num_steps: int, tokens_per_step: int | None, title:
 
     above = axes.secondary_xaxis("top", functions=(to_tokens, to_steps))
     above.xaxis.set_major_locator(MaxNLocator(7))
-    above.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: _short(tokens)))
+    above.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: short(tokens)))
     above.set_xlabel("tokens")
-
-
-def _short(tokens: float) -> str:
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(tokens) >= size:
-            return f"{tokens / size:g}{unit}"
-    return f"{tokens:g}"
 
 
 def _draw_realised(

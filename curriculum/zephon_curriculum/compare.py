@@ -31,6 +31,10 @@ from zephon_curriculum.opening import PLAIN, Named, Opening, folder_of, recipe_o
 
 Int64 = NDArray[np.int64]
 ALL_STEPS = range(1 << 62)
+LAST = 1 << 62
+"""Changes at later steps are taken as at this one."""
+MAX_INT64_STEPS = 1 << 40
+"""Parts of 2^20 of more steps than these are counted in whole numbers of any size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,7 @@ def compare(a: Named, b: Named, *, steps: int | None = None, how: Opening = PLAI
     ours, theirs = sides
     logged = _compare_rows(ours, theirs)
     names = tuple(dict.fromkeys(ours.recipe.names + theirs.recipe.names))
-    num_steps = _num_steps(sides) if steps is None else steps
+    num_steps = min(_num_steps(sides) if steps is None else steps, LAST)
     locks = [None if side.folder is None else read_lock(side.folder) for side in sides]
     return Comparison(
         fields=_fields(_configuration(ours.recipe), _configuration(theirs.recipe)),
@@ -213,11 +217,14 @@ def _columns(table: ScheduleTable, names: tuple[str, ...]) -> Int64:
     return columns
 
 
+def _starts(table: ScheduleTable) -> Int64:
+    return np.array([min(start, LAST) for start in table.starts], dtype=np.int64)
+
+
 def _compare_mixtures(a: ScheduleTable, b: ScheduleTable, names: tuple[str, ...]) -> MixtureDifference | None:
-    steps = np.array(sorted({*a.starts, *b.starts}), dtype=np.int64)
+    steps = np.union1d(_starts(a), _starts(b))
     shares = [
-        _columns(table, names)[np.searchsorted(np.array(table.starts), steps, side="right") - 1]
-        for table in (a, b)
+        _columns(table, names)[np.searchsorted(_starts(table), steps, side="right") - 1] for table in (a, b)
     ]
     others = [int(step) for step in steps[(shares[0] != shares[1]).any(axis=1)][:1]]
     others += [begin for begin, _ in {*a.skips} ^ {*b.skips}]
@@ -234,9 +241,9 @@ def _planned(
 ) -> dict[str, tuple[float, float]]:
     planned = []
     for side in sides:
-        starts = np.array(side.table.starts, dtype=np.int64)
-        lengths = np.diff(np.minimum(np.append(starts, num_steps), num_steps))
-        parts = (_columns(side.table, names) * lengths[:, None]).sum(axis=0)
+        lengths = np.diff(np.minimum(np.append(_starts(side.table), num_steps), num_steps))
+        exact = lengths.astype(object) if num_steps > MAX_INT64_STEPS else lengths
+        parts = (_columns(side.table, names) * exact[:, None]).sum(axis=0)
         planned.append([int(part) * side.recipe.tokens_per_step / PARTS for part in parts])
     return {name: (planned[0][i], planned[1][i]) for i, name in enumerate(names)}
 

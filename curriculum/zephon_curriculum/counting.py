@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon import DataError, Opened, Texts, Tokens
+from zephon_curriculum.intervals import Sample
 from zephon_curriculum.sampling import LEAST_DOCUMENTS, LOOKED_AT, Design, choose, draw, draw_documents
-from zephon_curriculum.statistics import Sample
 
 NUM_THREADS = 4
 READ_BYTES = 32 << 20
@@ -190,7 +190,7 @@ class _Counter:
             tokens = self._encode(chunk, records[counted])
         return _Part(
             population=population, looked_at=num_bytes, counted=counted, chance=chance,
-            tokens=self._as_packed(tokens), faulty=faulty,
+            tokens=as_packed(self.opened, tokens), faulty=faulty,
         )  # fmt: skip
 
     def _records(self, place: int, wanted: int) -> tuple[int, int, Int64]:
@@ -241,15 +241,17 @@ class _Counter:
             done += len(texts)
         return np.concatenate(tokens)
 
-    def _as_packed(self, lengths: Int64) -> Int64:
-        rule = self.opened.packer.length
-        if rule.overlong == "truncate":
-            return np.minimum(lengths, rule.max_tokens)
-        return np.where(lengths > rule.max_tokens, 0, lengths) if rule.overlong == "drop" else lengths
-
 
 def _variance(values: Int64) -> float:
     return float(values.var(ddof=1)) if len(values) > 1 else 0.0
+
+
+def as_packed(opened: Opened, lengths: Int64) -> Int64:
+    """Returns the tokens that are drawn of documents: `overlong` truncates or drops the longest."""
+    rule = opened.packer.length
+    if rule.overlong == "truncate":
+        return np.minimum(lengths, rule.max_tokens)
+    return np.where(lengths > rule.max_tokens, 0, lengths) if rule.overlong == "drop" else lengths
 
 
 def is_tokenized(opened: Opened, frame: Frame) -> bool:

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from zephon import PARTS, Constant, Recipe, ScheduleContext, compile_schedule
+from zephon import PARTS, Constant, Recipe, shares_of
+from zephon_curriculum.chance import generator
 from zephon_curriculum.laws import ratios_of
 from zephon_curriculum.optimum import make_limits
-from zephon_curriculum.swarm import RUN, Floats, advised_runs, bits_of, unmixed
+from zephon_curriculum.swarm import RUN, Floats, advised_runs, unmixed
 
 DIRICHLET, SOBOL = "dirichlet", "sobol"
 KINDS = (DIRICHLET, SOBOL)
@@ -99,7 +100,7 @@ def dirichlet_design(
     strengths = np.geomspace(low, high, max(num_runs, 1))
 
     def draw(run: int) -> Iterator[Floats]:
-        draws = bits_of("zephon_curriculum.designs", DIRICHLET, seed, run)
+        draws = generator("zephon_curriculum.designs", DIRICHLET, seed, run)
         for _ in range(MAX_TRIES):
             yield draws.dirichlet(centre * strengths[run])
 
@@ -122,7 +123,7 @@ def sobol_design(
 
     if len(names) < 2:
         raise ValueError(f"a design mixes 2 datasets or more, got {tuple(names)}")
-    shift = bits_of("zephon_curriculum.designs", SOBOL, seed).random(len(names) - 1)
+    shift = generator("zephon_curriculum.designs", SOBOL, seed).random(len(names) - 1)
     sequence = qmc.Sobol(len(names) - 1, scramble=False)
 
     def points() -> Iterator[Floats]:
@@ -147,7 +148,7 @@ def _designed(
         raise ValueError(f"a design mixes 2 datasets or more, got {names}; give others a weight above 0")
     if num_runs < 1:
         raise ValueError(f"`num_runs` must be >= 1, got {num_runs}")
-    limits = make_limits(names, *given, np.full(len(names), 1 / len(names)))
+    limits = make_limits(names, *given)
     low, high = np.ceil(limits.low * PARTS), np.floor(limits.high * PARTS)
     shares: list[tuple[int, ...]] = []
     for run in range(num_runs):
@@ -166,8 +167,7 @@ def _designed(
 def _parts(ratios: Floats, names: tuple[str, ...]) -> tuple[int, ...]:
     """Returns ratios as whole parts of 2^20, those below LEAST_SHARE as 0."""
     kept = np.where(ratios < LEAST_SHARE, 0.0, ratios)
-    context = ScheduleContext(names=names, total_steps=None, tokens_per_step=1)
-    return compile_schedule(Constant(dict(zip(names, kept.tolist(), strict=True))), context).at(0)
+    return shares_of(dict(zip(names, kept.tolist(), strict=True)), names, "design")
 
 
 def write_design(design: Design, recipe: Recipe, folder: Path) -> list[Path]:
@@ -185,26 +185,3 @@ def write_design(design: Design, recipe: Recipe, folder: Path) -> list[Path]:
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in texts]
-
-
-def repetition_warnings(
-    design: Design, unique_tokens: Mapping[str, float], *, run_tokens: float, target_tokens: float
-) -> list[str]:
-    """Returns, for each dataset that the target repeats, that a small run does not, and how it would.
-
-    `unique_tokens` are the tokens of the datasets, as estimated. Mixtures rank otherwise where data are read
-    anew than where they recur, so the small runs must repeat as the target will (arXiv 2606.07597).
-    """
-    told = []
-    for name, most in zip(design.names, design.ratios.max(axis=0).tolist(), strict=True):
-        if name not in unique_tokens:
-            continue
-        tokens = unique_tokens[name]
-        target, small = most * target_tokens / tokens, most * run_tokens / tokens
-        if target > 1 and small < target / 1.1:
-            told.append(
-                f"at its greatest share, {most:.1%}, {name!r} is read {target:.3g} times by the target and "
-                f"{small:.3g} times by a run of the design; give the run's dataset a `limit` of "
-                f"{run_tokens / target_tokens:.3g} of its documents"
-            )
-    return told

@@ -2,7 +2,7 @@
 
 Upstream: an opened recipe. Downstream: `Estimates`, for the plan and the command line. A sample is spread
 over the chunks of a dataset (`sampling.py`), counted as a run counts (`counting.py`) and weighed with the
-chunks as what differs (`weighing.py`, `statistics.py`). What was measured is kept in the cache by content:
+chunks as what differs (`weighing.py`, `intervals.py`). What was measured is kept in the cache by content:
 dataset, tokenizer and what was asked for.
 """
 
@@ -20,29 +20,14 @@ from typing import Any
 from zephon import Constant, Dataset, Opened, Packing, Recipe, Tokenize, default_cache, open_recipe
 from zephon_curriculum.counting import Frame, Report, count, design_of, exact_tokens, frame_of
 from zephon_curriculum.estimates import DatasetEstimate, Estimates, write_whole
-from zephon_curriculum.sampling import LEAST_DOCUMENTS, Design
-from zephon_curriculum.statistics import CONFIDENCE
+from zephon_curriculum.intervals import CONFIDENCE
+from zephon_curriculum.sampling import Design
 from zephon_curriculum.weighing import Pinned, Weigher, from_pinned, from_tables
 
 CHUNKS = 32
 SAMPLE_BYTES = 2 << 20
 VERSION = 1
 """Of what a sample is and how it is weighed: another one measures anew."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What measuring a dataset reads."""
-
-    name: str
-    num_chunks: int
-    """Chunks that are opened; expanded as a whole where files are compressed, or are not here."""
-    chunk_bytes: int
-    """Of these chunks."""
-    sample_bytes: int
-    """Text that is tokenized, about."""
-    is_kept: bool
-    """Whether nothing is read, as it is known, or was measured before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +65,7 @@ class TokenEstimation:
     ) -> Estimates:
         """Returns the estimates of the datasets of a recipe, or of datasets on their own.
 
-        Cost: `cost` says it; about a second for 16 MB of text, and nothing a second time. `report` gets
+        Cost: about a second for 16 MB of text, and nothing a second time. `report` gets
         (what, done, total) for progress.
         """
         with self._open(what, report) as opened:
@@ -91,27 +76,6 @@ class TokenEstimation:
                 confidence=self.confidence,
                 tokenizer=_tokenizer_hash(opened),
             )
-
-    def cost(self, opened: Opened) -> tuple[Cost, ...]:
-        """Returns what `measure` reads of each dataset; opens nothing."""
-        jobs = [self._job(opened, index) for index in range(len(opened.readers))]
-        return tuple(self._cost(opened, job) for job in jobs)
-
-    def _cost(self, opened: Opened, job: _Job) -> Cost:
-        frame, design = job.frame, job.design
-        size = int(frame.sizes[design.chunks].sum())
-        least = LEAST_DOCUMENTS * (frame.sizes[design.chunks] / frame.counts[design.chunks]).sum()
-        text = min(size, self.sample_bytes if frame.is_stream else max(self.sample_bytes, int(least)))
-        says = self.pinned.get(frame.name)
-        is_said = says is not None and says.tokens_per_byte is None
-        is_kept = is_said or exact_tokens(opened, frame) is not None or _read(job.path, job.key) is not None
-        return Cost(
-            name=frame.name,
-            num_chunks=0 if is_kept else len(design.chunks),
-            chunk_bytes=0 if is_kept else size,
-            sample_bytes=0 if is_kept else text,
-            is_kept=is_kept,
-        )
 
     def _open(self, what: Recipe | Opened | Dataset | Iterable[Dataset], report: Report | None) -> Any:
         """Returns a context that gives the opened recipe, and closes it where it is opened here."""

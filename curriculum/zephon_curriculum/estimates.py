@@ -10,12 +10,12 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zephon_curriculum.statistics import CONFIDENCE, Spread, half_width
+from zephon_curriculum.intervals import CONFIDENCE, Spread, half_width
 
 FORMAT = 1
 COUNTED, CENSUS, SAMPLED, PINNED = "counted", "census", "sampled", "pinned"
@@ -87,9 +87,6 @@ class DatasetEstimate:
     """Sampled documents without tokens, faulty ones too."""
     faulty: int = 0
     """Sampled documents that cannot be used; a run stops at them, or skips them, as `on_error` says."""
-    chunk_cv: float | None = None
-    """How much the chunks' tokens for their size differ, standard deviation over mean, as far as sampled;
-    None where no two were drawn by chance."""
     note: str = ""
     """What else is to be known of how it was made."""
 
@@ -171,102 +168,6 @@ class Estimates(Mapping[str, DatasetEstimate]):
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
         except ValueError as error:  # of JSON, of UTF-8 and of what is no estimate
             raise ValueError(f"{os.fspath(path)} holds no estimates: {error}") from None
-
-    def sample_size(self, name: str, precision: float = 0.01) -> SampleSize:
-        """Returns what to sample so that the tokens in total are known to +- `precision` of themselves.
-
-        From how the sampled chunks differ, so as good as they are; one that is exact needs nothing.
-        """
-        if not 0 < precision < 1:
-            raise ValueError(f"`precision` must be in (0, 1), such as 0.01 for +-1 %, got {precision!r}")
-        return _sample_size(self[name], precision, self.confidence)
-
-
-@dataclass(frozen=True, slots=True)
-class SampleSize:
-    """What to ask of `TokenEstimation`."""
-
-    chunks: int
-    bytes: int
-
-
-def _sample_size(dataset: DatasetEstimate, precision: float, confidence: float) -> SampleSize:
-    """Returns chunks and bytes, each of which leaves half of the variance that is allowed.
-
-    That of k of K chunks is cv^2 (1/k - 1/K); that of their documents falls with the bytes of each chunk.
-    """
-    total, size = dataset.tokens, dataset.bytes
-    number, all_chunks = dataset.sampled_chunks, dataset.num_chunks
-    now = SampleSize(number, dataset.sampled_bytes)
-    if dataset.exact or not number:
-        return now
-    if total is None or total.low is None or total.high is None or total.std_error is None or not all_chunks:
-        reason = "nobody counted its documents" if total is None else total.reason
-        raise ValueError(f"dataset {dataset.name!r}: no sample size can be given: {reason}")
-    if total.high - total.low <= 2 * precision * total.value:
-        return now
-    cv = dataset.chunk_cv or 0.0
-    rest = max(0.0, (total.std_error / total.value) ** 2 - cv**2 * (1 / number - 1 / all_chunks))
-    chunks, most = min(number, all_chunks), all_chunks
-    while chunks < most:
-        middle = (chunks + most) // 2
-        if _half(cv**2 * (1 / middle - 1 / all_chunks), middle, confidence) <= precision / math.sqrt(2):
-            most = middle
-        else:
-            chunks = middle + 1
-    more = max(1.0, 2 * (_half(rest, chunks, confidence) / precision) ** 2)
-    wanted = math.ceil(now.bytes / number * chunks * more)
-    return SampleSize(chunks, wanted if size is None else min(wanted, math.ceil(size.value)))
-
-
-def _half(variance: float, chunks: int, confidence: float) -> float:
-    return half_width(
-        Spread(variance=variance, freedom=max(1.0, chunks - 1.0), chunk_variance=0.0), confidence
-    )
-
-
-def token_shares(
-    weights: Mapping[str, float], estimates: Mapping[str, DatasetEstimate]
-) -> dict[str, Quantity]:
-    """Returns the shares of tokens, in sum 1, that weights by documents stand for, with intervals.
-
-    With n documents and c tokens per document share_i = n_i c_i / S, S = sum_j n_j c_j. To first order (the
-    delta method) its variance is sum_j (n_j / S)^2 (1[i = j] - share_i)^2 var(c_j), as samples are apart.
-    """
-    lengths = {name: _length(estimates[name]) for name in weights}
-    total = sum(weight * lengths[name].value for name, weight in weights.items())
-    if not total > 0 or min(weights.values()) < 0:
-        raise ValueError(f"`weights` must be >= 0, and of some dataset with tokens > 0, got {dict(weights)}")
-    per_token = {name: weight / total for name, weight in weights.items()}
-    unknown = [name for name in weights if weights[name] and lengths[name].std_error is None]
-    found = {}
-    for name in weights:
-        share = per_token[name] * lengths[name].value
-        if unknown:
-            reason = f"dataset {unknown[0]!r} has no interval: {lengths[unknown[0]].reason}"
-            found[name] = Quantity(value=share, reason=reason)
-            continue
-        parts = [
-            ((per_token[other] * ((other == name) - share) * (length.std_error or 0)) ** 2, length.freedom)
-            for other, length in lengths.items()
-        ]
-        found[name] = _share(share, parts)
-    return found
-
-
-def _length(dataset: DatasetEstimate) -> Quantity:
-    if dataset.tokens_per_document is None:
-        raise ValueError(f"dataset {dataset.name!r}: its tokens per document are unknown; {dataset.note}")
-    return dataset.tokens_per_document
-
-
-def _share(share: float, parts: Sequence[tuple[float, float | None]]) -> Quantity:
-    """Returns a share with its interval, of (variance, degrees of freedom) from each dataset."""
-    variance = sum(part for part, _ in parts)
-    below = sum((part / variance) ** 2 / freedom for part, freedom in parts if freedom and variance)
-    found = Spread(variance=variance, freedom=1 / below if below else math.inf, chunk_variance=0.0)
-    made = Quantity.estimated(share, found, CONFIDENCE)
-    return replace(made, high=min(1.0, made.high or 0.0))
 
 
 def write_whole(path: Path, text: str) -> None:

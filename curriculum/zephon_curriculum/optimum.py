@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from zephon import PARTS, Constant, ScheduleContext, compile_schedule
+from zephon import PARTS, shares_of
+from zephon_curriculum.chance import generator
 from zephon_curriculum.laws import LOGLINEAR, LawFit, fit_one, ratios_of
-from zephon_curriculum.swarm import Floats, bits_of
+from zephon_curriculum.swarm import Floats
 
 NUM_BOOTSTRAP = 200
 INTERVAL = (2.5, 97.5)
 """Percentiles of the 95% intervals."""
-LEAST = 1e-12
-"""Ratios are kept above this where their logarithm is taken."""
 TRIFLE = 1e-6
 """Ratios below this are what the search leaves of zero."""
 OUTSIDE = 0.01
@@ -32,14 +31,10 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an optimum must keep: floors <= ratios <= caps, and nearness to a mixture."""
+    """What an optimum must keep: floors <= ratios <= caps."""
 
     low: Floats
     high: Floats
-    prior: Floats
-    """The mixture that `kl` draws towards."""
-    kl: float
-    """Loss for each nat of Kullback-Leibler divergence from the prior."""
 
     def project(self, ratios: Floats) -> Floats:
         """Returns the nearest mixture that keeps the limits."""
@@ -128,7 +123,6 @@ def find_optimum(
     baseline: Mapping[str, float] | None = None,
     caps: Mapping[str, float] | None = None,
     floors: Mapping[str, float] | None = None,
-    kl: float = 0.0,
     num_bootstrap: int = NUM_BOOTSTRAP,
     seed: int = 0,
     report: Report | None = None,
@@ -136,12 +130,12 @@ def find_optimum(
     """Returns the mixture of the lowest mean loss over the targets, under caps and floors of the shares.
 
     `baseline` is what it is compared with, the proportional mixture for instance; default: the mean of the
-    runs. `kl` adds so much loss for each nat of divergence from it. Raises `ValueError` for limits that no
+    runs. Raises `ValueError` for limits that no
     mixture keeps. Each bootstrap draw costs a fit for each target and a search.
     """
     names = fit.swarm.names
     base = fit.swarm.ratios.mean(axis=0) if baseline is None else ratios_of(baseline, names, "`baseline`")
-    limits = make_limits(names, caps or {}, floors or {}, base, kl)
+    limits = make_limits(names, caps or {}, floors or {})
     shares = _quantised(minimize_law(fit, limits), names)
     best, base_shares = np.array(shares) / PARTS, _quantised(base, names)
     found = Optimum(
@@ -157,13 +151,7 @@ def find_optimum(
     return replace(found, warnings=(*fit.warnings(), *_doubts(found, fit)))
 
 
-def make_limits(
-    names: Sequence[str],
-    caps: Mapping[str, float],
-    floors: Mapping[str, float],
-    prior: Floats,
-    kl: float = 0.0,
-) -> Limits:
+def make_limits(names: Sequence[str], caps: Mapping[str, float], floors: Mapping[str, float]) -> Limits:
     """Returns the limits of the shares; refuses those that no mixture keeps, and says by how much."""
     for what, given in (("cap", caps), ("floor", floors)):
         for name, value in given.items():
@@ -171,8 +159,6 @@ def make_limits(
                 raise ValueError(f"{what}: no dataset is named {name!r}; the datasets are {', '.join(names)}")
             if not 0 <= value <= 1:
                 raise ValueError(f"{what} of {name!r} must be a share in [0, 1], got {value!r}")
-    if not 0 <= kl < np.inf:
-        raise ValueError(f"`kl` must be a number >= 0, got {kl!r}")
     low = np.array([floors.get(name, 0.0) for name in names])
     high = np.array([caps.get(name, 1.0) for name in names])
     for name, least, most in zip(names, low, high, strict=True):
@@ -182,9 +168,7 @@ def make_limits(
         raise ValueError(f"caps must leave room for 1, got a sum of {high.sum():g}: {1 - high.sum():g} short")
     if low.sum() > 1 + 1e-12:
         raise ValueError(f"floors must sum to 1 or less, got {low.sum():g}: {low.sum() - 1:g} too much")
-    if kl and (absent := [n for n, p, least in zip(names, prior, low, strict=True) if p == 0 and least > 0]):
-        raise ValueError(f"with `kl` the baseline must hold {absent[0]!r}, which has a floor")
-    return Limits(low=low, high=np.where((prior == 0) & (kl > 0), 0.0, high), prior=prior, kl=kl)
+    return Limits(low=low, high=high)
 
 
 def minimize_law(fit: LawFit, limits: Limits, starts: Sequence[Floats] | None = None) -> Floats:
@@ -200,7 +184,7 @@ def minimize_law(fit: LawFit, limits: Limits, starts: Sequence[Floats] | None = 
     best, lowest = starts[0], np.inf
     for start in starts:
         found = _search(fit, limits, limits.project(start))
-        value = _objective(found, fit, limits)[0]
+        value = _objective(found, fit)[0]
         if value < lowest - 1e-12:  # a tie keeps the earlier start
             best, lowest = found, value
     return best
@@ -210,24 +194,18 @@ def _search(fit: LawFit, limits: Limits, start: Floats) -> Floats:
     from scipy.optimize import minimize
 
     found = minimize(
-        _objective, start, args=(fit, limits), jac=True, method="SLSQP",
+        _objective, start, args=(fit,), jac=True, method="SLSQP",
         bounds=list(zip(limits.low, limits.high, strict=True)),
         constraints={"type": "eq", "fun": lambda r: r.sum() - 1, "jac": np.ones_like},
         options={"ftol": 1e-12, "maxiter": 500},
     )  # fmt: skip
     kept = limits.project(np.asarray(found.x) if np.isfinite(found.x).all() else start)
-    return kept if _objective(kept, fit, limits)[0] <= _objective(start, fit, limits)[0] else start
+    return kept if _objective(kept, fit)[0] <= _objective(start, fit)[0] else start
 
 
-def _objective(ratios: Floats, fit: LawFit, limits: Limits) -> tuple[float, Floats]:
-    """Returns (mean loss with the price of the divergence, its gradient)."""
-    value = float(fit.mean(ratios))
-    gradient = np.mean([f.law.gradient(ratios) for f in fit.fits], axis=0)
-    if limits.kl:
-        ratio = np.log(np.maximum(ratios, LEAST) / np.maximum(limits.prior, LEAST))
-        value += limits.kl * float((ratios * ratio).sum())
-        gradient = gradient + limits.kl * (ratio + 1)
-    return value, gradient
+def _objective(ratios: Floats, fit: LawFit) -> tuple[float, Floats]:
+    """Returns (mean loss, its gradient)."""
+    return float(fit.mean(ratios)), np.mean([f.law.gradient(ratios) for f in fit.fits], axis=0)
 
 
 def _bootstrap(
@@ -238,7 +216,7 @@ def _bootstrap(
     A choice made on noise looks better than it is. By how much is seen in each draw, where the fitted law
     stands for the truth; the interval of the gain takes that off.
     """
-    draws = bits_of("zephon_curriculum.optimum", fit.kind, seed)
+    draws = generator("zephon_curriculum.optimum", fit.kind, seed)
     num_runs = len(fit.swarm.runs)
     chosen, flattery = np.empty((num_draws, len(base))), np.empty(num_draws)
     for draw in range(num_draws):
@@ -276,8 +254,7 @@ def _redrawn(fit: LawFit, runs: Any) -> LawFit:
 def _quantised(ratios: Floats, names: tuple[str, ...]) -> tuple[int, ...]:
     """Returns ratios as whole parts of 2^20."""
     weights = {name: 0.0 if r < TRIFLE else float(r) for name, r in zip(names, ratios, strict=True)}
-    context = ScheduleContext(names=names, total_steps=None, tokens_per_step=1)
-    return compile_schedule(Constant(weights), context).at(0)
+    return shares_of(weights, names, "optimum")
 
 
 def _doubts(found: Optimum, fit: LawFit) -> list[str]:

@@ -7,18 +7,22 @@ few documents in each lane; what rests on estimates carries their interval.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from zephon import PARTS, Opened, Recipe, ScheduleTable
 from zephon_curriculum.allocate import steps_for_epochs
+from zephon_curriculum.estimates import DatasetEstimate
 from zephon_curriculum.opening import Named, folder_of, recipe_of, table_of
 from zephon_curriculum.plan_curve import Curve, Phase, phases, without
-from zephon_curriculum.plan_ends import End, EndModel, Interval, Lengths, SizeEstimate, shape_of
+from zephon_curriculum.plan_ends import End, EndModel, Interval, Lengths, shape_of
 from zephon_curriculum.plan_warnings import Warned, warn
 
-Sizes = Mapping[str, SizeEstimate]
+Sizes = Mapping[str, DatasetEstimate]
+MAX_STEPS = 1 << 40
+"""Parts of 2^20 of so many steps are counted in 64 bits."""
 _NO_TABLE = ScheduleTable((), (), ())
 
 
@@ -28,7 +32,7 @@ class PlannedDataset:
 
     name: str
     drawn_tokens: int
-    """Those skipped included."""
+    """Those skipped included; at most what `max_epochs` leaves, where no other dataset takes over."""
     skipped_tokens: int
     """Drawn and dropped where steps are skipped."""
     trained_tokens: Interval | None
@@ -86,7 +90,7 @@ class Plan:
                 return dataset
         raise KeyError(name)
 
-    def compare(self, other: Plan) -> Comparison:
+    def compare(self, other: Plan) -> Effect:
         """Returns what differs from this plan to `other`: first step, tokens, mean shares and epochs."""
         steps = max(self.asked_steps, other.asked_steps)
         names = list(dict.fromkeys(d.name for plan in (self, other) for d in plan.datasets))
@@ -94,7 +98,7 @@ class Plan:
         ours, theirs = self.asked_table, other.asked_table
         if set(ours.names) < set(theirs.names):
             ours = ours.with_datasets(theirs.names)
-        return Comparison(first_step=ours.first_difference(theirs, steps), datasets=lines)
+        return Effect(first_step=ours.first_difference(theirs, steps), datasets=lines)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as JSON data."""
@@ -129,7 +133,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Effect:
     """Two plans side by side."""
 
     first_step: int | None
@@ -166,6 +170,8 @@ def plan(
     recipe = recipe_of(source)
     if steps is not None and (type(steps) is not int or steps < 1):
         raise ValueError(f"`steps` must be a whole number >= 1, got {steps!r}")
+    if rate is not None and not 0 < rate < math.inf:
+        raise ValueError(f"`rate` must be a number of tokens a second > 0, got {rate!r}")
     if epochs is not None:
         if steps is not None:
             raise ValueError("give `steps` or `epochs`, not both: each says how long the run is")
@@ -173,6 +179,8 @@ def plan(
     asked = steps or recipe.total_steps
     if asked is None:
         raise ValueError("the recipe has no `total_steps`: give `steps`, or `epochs` with estimates")
+    if asked > MAX_STEPS:
+        raise ValueError(f"a plan has at most {MAX_STEPS:,} steps, got {asked:.3g}; give fewer")
     own = table is None and folder_of(source) is None
     if table is None:
         table = _table(source, recipe, asked)
@@ -202,9 +210,15 @@ def _budget(
         raise ValueError(f"`epochs` must be a number, or name one dataset, got {dict(wanted)!r}")
     sizes = {n: e.tokens.value for n, e in (estimates or {}).items() if e.tokens is not None}
     names = list(wanted) if wanted else list(recipe.names)
+    if unknown := [name for name in names if name not in recipe.names]:
+        raise ValueError(
+            f"`epochs` names {unknown[0]!r}, which is no dataset; the datasets are {', '.join(recipe.names)}"
+        )
     if missing := [name for name in names if name not in sizes]:
         raise ValueError(f"`epochs` needs estimates of the tokens of {missing[0]!r}; measure them first")
     number = float(next(iter(wanted.values())) if wanted else epochs)  # type: ignore[arg-type]
+    if not 0 < number < math.inf:
+        raise ValueError(f"`epochs` must be a number > 0, got {number!r}")
     if wanted is None:  # whatever the schedule: each dataset counts once, and every step is full
         return max(1, -(-int(number * sum(sizes[name] for name in names)) // recipe.tokens_per_step))
     return steps_for_epochs(table or table_of(source), sizes, recipe.tokens_per_step, number, names)
@@ -254,7 +268,8 @@ class _Job:
             rest = without(table, index, end.middle + 1)
             if rest is None:
                 is_padded = self.recipe.when_exhausted == "pad"
-                return ends | found, table, _one_more(end.last) if is_padded else end.after
+                last = None if end.last is None else end.last.map(lambda step: step + 1)
+                return ends | found, table, last if is_padded else end.after
             table = rest
         return ends, table, None
 
@@ -275,24 +290,28 @@ class _Job:
         described = self.recipe.datasets[index]
         parts, skipped = curve.drawn(index, steps), curve.skipped(index, steps)
         drawn, estimate = curve.tokens(parts), self.estimates.get(described.name)
+        dropped = curve.tokens(skipped)
         per_document = estimate.tokens_per_document if estimate is not None else None
         mean = None if per_document is None or not per_document.value else Interval(
             per_document.value, per_document.low, per_document.high)  # fmt: skip
         lengths, earlier = self.lengths.get(described.name), _earlier(self.recipe, index)
         size = None if lengths is None else lengths.tokens
-        total = None if size is None or described.max_epochs is None else size.times(described.max_epochs)
+        num_epochs = described.max_epochs
+        total = None if size is None or num_epochs is None else size.map(lambda tokens: tokens * num_epochs)
+        if total is not None and self.recipe.when_exhausted != "redistribute":  # lanes that have ended pad
+            drawn = min(drawn, max(dropped, round(total.value) - earlier))
         return PlannedDataset(
             name=described.name,
             drawn_tokens=drawn,
-            skipped_tokens=curve.tokens(skipped),
-            trained_tokens=self._trained(curve.tokens(parts - skipped), mean),
+            skipped_tokens=dropped,
+            trained_tokens=self._trained(drawn - dropped, mean),
             documents=None if mean is None else mean.under(drawn),
             size_tokens=size,
             epochs=None if size is None else size.under(drawn + earlier),
             first_repeat=None if size is None else _step_of(curve, index, size, earlier, steps),
             max_epochs=described.max_epochs,
             end=end,
-            unread_tokens=None if total is None else _less(total, drawn + earlier),
+            unread_tokens=None if total is None else total.map(lambda n: max(0.0, n - drawn - earlier)),
         )
 
     def _trained(self, tokens: int, mean: Interval | None) -> Interval | None:
@@ -337,15 +356,3 @@ def _step_of(curve: Curve, index: int, size: Interval, earlier: int, steps: int)
     if size.low is None:
         return Interval(value)
     return Interval(value, low, steps if high is None else high)
-
-
-def _less(total: Interval, amount: float) -> Interval:
-    ends = (None if end is None else max(0.0, end - amount) for end in (total.low, total.high))
-    return Interval(max(0.0, total.value - amount), *ends)
-
-
-def _one_more(last: Interval | None) -> Interval | None:
-    """Returns the number of steps up to and with the step `last`."""
-    if last is None:
-        return None
-    return Interval(last.value + 1, *(None if end is None else end + 1 for end in (last.low, last.high)))

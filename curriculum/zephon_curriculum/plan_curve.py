@@ -18,6 +18,8 @@ from zephon import PARTS, ScheduleTable
 from zephon_curriculum.allocate import normalised, whole_shares
 
 MAX_PHASES = 12
+MAX_START = 1 << 41
+"""Entries that begin later are beyond every plan; parts of so many steps fit into 64 bits."""
 LONG = 20
 """An entry that holds for at least one part in so many of the run is a phase of its own."""
 RAMP_PARTS = 4
@@ -33,7 +35,8 @@ class Curve:
     def __init__(self, table: ScheduleTable, tokens_per_step: int) -> None:
         self.table, self.tokens_per_step = table, tokens_per_step
         shares = np.array(table.shares, dtype=np.int64)
-        lengths = np.diff(np.array([*table.starts, table.starts[-1] + 1], dtype=np.int64))
+        starts = [min(start, MAX_START) for start in (*table.starts, table.starts[-1] + 1)]
+        lengths = np.diff(np.array(starts, dtype=np.int64))
         ends = np.cumsum(lengths[:, None] * shares, axis=0)
         self._before = ends - lengths[:, None] * shares  # (K, m), parts drawn before each entry
         self.skips: tuple[tuple[int, int], ...] = tuple(getattr(table, "skips", ()))
@@ -104,11 +107,6 @@ class Phase:
     last: tuple[int, ...]
     drawn_tokens: tuple[int, ...]
     """Of each dataset, those skipped included."""
-
-    @property
-    def is_ramp(self) -> bool:
-        """Returns whether shares change inside it."""
-        return self.first != self.last
 
 
 def phases(curve: Curve, num_steps: int) -> tuple[Phase, ...]:

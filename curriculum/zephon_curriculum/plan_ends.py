@@ -1,6 +1,6 @@
 """When datasets with `max_epochs` end: in the first lane and in the last, by estimate.
 
-Upstream: estimates of lengths and the curve of what is drawn. Downstream: `plan.py`; `exhaustion.py` says the
+Upstream: estimates of lengths and the curve of what is drawn. Downstream: `plan.py`; `exact_ends.py` says the
 same exactly where every length is known. A lane has a sample of the documents, so lanes differ by chance: the
 first of many is earlier than the mean, the last later, both by quantiles of the extremes of normal variables.
 """
@@ -8,11 +8,12 @@ first of many is earlier than the mean, the last later, both by quantiles of the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Protocol
 
 from zephon import Opened, Recipe
+from zephon_curriculum.estimates import DatasetEstimate
 from zephon_curriculum.plan_curve import Curve
 
 CONFIDENCE = 0.95
@@ -34,42 +35,15 @@ class Interval:
     low: float | None = None
     high: float | None = None
 
-    def times(self, factor: float) -> Interval:
-        """Returns the interval in other units."""
-        ends = (None if end is None else end * factor for end in (self.low, self.high))
-        return Interval(self.value * factor, *ends)
+    def map(self, change: Callable[[float], float]) -> Interval:
+        """Returns the interval of a quantity that rises with this one."""
+        return Interval(change(self.value), *(e if e is None else change(e) for e in (self.low, self.high)))
 
     def under(self, amount: float) -> Interval:
         """Returns `amount` over the number: a larger size makes fewer epochs."""
         high = amount / self.low if self.low else None
         low = amount / self.high if self.high and high is not None else None
         return Interval(amount / self.value, low, high if low is not None else None)
-
-
-class Number(Protocol):
-    """A number with an interval, such as `Quantity` of the estimates."""
-
-    @property
-    def value(self) -> float: ...
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
-    @property
-    def std_error(self) -> float | None: ...
-
-
-class SizeEstimate(Protocol):
-    """What a plan asks of the estimate of a dataset; `DatasetEstimate` has it."""
-
-    @property
-    def documents(self) -> int | None: ...
-    @property
-    def tokens(self) -> Number | None: ...
-    @property
-    def tokens_per_document(self) -> Number | None: ...
-    @property
-    def sampled_documents(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,20 +62,19 @@ class Lengths:
         return self.tokens.value / self.documents
 
     @classmethod
-    def of(cls, estimate: SizeEstimate) -> Lengths | None:
+    def of(cls, estimate: DatasetEstimate) -> Lengths | None:
         """Returns the lengths that an estimate stands for; None of a stream, which has no end."""
         tokens, documents = estimate.tokens, estimate.documents
         if tokens is None or not documents or not tokens.value:
             return None
         mean = tokens.value / documents
-        known = getattr(estimate, "document_cv", None)
-        cv = known if known is not None else _sampled_cv(estimate, documents)
+        cv = _sampled_cv(estimate, documents)
         return cls(
             tokens=Interval(tokens.value, tokens.low, tokens.high), documents=documents, std_tokens=cv * mean
         )
 
 
-def _sampled_cv(estimate: SizeEstimate, documents: int) -> float:
+def _sampled_cv(estimate: DatasetEstimate, documents: int) -> float:
     """Returns how much documents differ, from the standard error of their mean; chunks' differences count."""
     mean, count = estimate.tokens_per_document, estimate.sampled_documents
     if mean is None or not mean.std_error or not 0 < count < documents or not mean.value:
@@ -120,6 +93,8 @@ class Shape:
     num_most: int
     num_lanes: int
     group_lanes: int
+    positions: int
+    """Of all lanes."""
 
 
 def shape_of(recipe: Recipe, index: int, documents: int, opened: Opened | None) -> Shape | None:
@@ -137,7 +112,7 @@ def shape_of(recipe: Recipe, index: int, documents: int, opened: Opened | None) 
     fewest, most = min(ends), max(ends)
     return Shape(
         fewest=fewest, num_fewest=ends.count(fewest), most=most, num_most=ends.count(most), num_lanes=lanes,
-        group_lanes=group_lanes,
+        group_lanes=group_lanes, positions=sum(ends),
     )  # fmt: skip
 
 
@@ -192,6 +167,7 @@ class EndModel:
         first, last = self.lane_tokens()
         piece = min(self.seq_len, self.lengths.mean_tokens + 3 * self.lengths.std_tokens)
         lanes, has_interval = self.shape.num_lanes, self.lengths.tokens.low is not None
+        there = self.shape.positions * self.lengths.mean_tokens - self.earlier_tokens
         share = curve.drawn(dataset, num_steps) / max(1, curve.all_drawn(num_steps))
         held = held_rows(lanes) * self.seq_len
         ahead, behind = piece + held * (1 - share), piece + held * share
@@ -210,6 +186,6 @@ class EndModel:
         return End(
             first=steps(first),
             last=steps(last),
-            middle=curve.step_of(dataset, lanes * (first.value + last.value) / 2, num_steps),
+            middle=curve.step_of(dataset, min(there, lanes * (first.value + last.value) / 2), num_steps),
             after=steps(first, self.lengths.mean_tokens),
         )

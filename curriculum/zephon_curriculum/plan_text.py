@@ -14,10 +14,10 @@ from rich.table import Table
 
 from zephon import PARTS
 from zephon.cli.common import PLAIN_WIDTH, add_row, new_table
-from zephon_curriculum.plan import Comparison, Plan, PlannedDataset
+from zephon_curriculum.figures import shown, shown_steps
+from zephon_curriculum.plan import Effect, Plan, PlannedDataset
 from zephon_curriculum.plan_curve import Phase
 from zephon_curriculum.plan_ends import Interval
-from zephon_curriculum.plan_warnings import shown, shown_steps
 
 MANY_DATASETS = 6
 """With more datasets the phases are the columns."""
@@ -39,7 +39,8 @@ def plan_text(plan: Plan, width: int = PLAIN_WIDTH) -> str:
 def head(plan: Plan) -> str:
     """Returns what the run is, in one line."""
     total = shown(Interval(plan.total_tokens), 4)
-    text = f"{plan.num_steps:,} steps of {plan.tokens_per_step:,} tokens: {total} tokens"
+    steps = "1 step" if plan.num_steps == 1 else f"{plan.num_steps:,} steps"
+    text = f"{steps} of {plan.tokens_per_step:,} tokens: {total} tokens"
     if plan.hours is not None:
         text += f", {shown(Interval(plan.hours))} hours at {plan.rate:,.0f} tokens/s"
     if plan.ends_after is not None:
@@ -109,7 +110,7 @@ def _or_unknown(interval: Interval | None, digits: int = 3) -> str:
     return "unknown" if interval is None else shown(interval, digits)
 
 
-def comparison_table(found: Comparison) -> Table:
+def comparison_table(found: Effect) -> Table:
     """Returns two plans side by side."""
     headers = ("dataset", "#share before", "#after", "#tokens before", "#after", "#epochs before", "#after")
     table = new_table(*headers)

@@ -6,11 +6,13 @@ Upstream: a finished `Plan`. Downstream: whoever prints it. Each warning is one 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zephon import PARTS, Recipe, ScheduleTable
-from zephon_curriculum.plan_ends import Interval, Lengths, SizeEstimate
+from zephon_curriculum.estimates import DatasetEstimate
+from zephon_curriculum.figures import shown, shown_steps
+from zephon_curriculum.plan_ends import Lengths
 
 if TYPE_CHECKING:
     from zephon_curriculum.plan import Plan, PlannedDataset
@@ -29,7 +31,7 @@ class Warned:
     """What warnings are drawn from, besides the plan."""
 
     recipe: Recipe
-    estimates: Mapping[str, SizeEstimate]
+    estimates: Mapping[str, DatasetEstimate]
     lengths: Mapping[str, Lengths | None]
     table: ScheduleTable | None
     """The recipe's own table; None where another was put in its place."""
@@ -128,37 +130,11 @@ def _wanted(table: ScheduleTable, index: int, plan: Plan) -> int:
 
 def _rounded_away(table: ScheduleTable, recipe: Recipe, steps: int) -> Iterator[str]:
     """Yields where a weight > 0 has a share of zero."""
-    schedule, seen = recipe.build_schedule(), set[str]()
+    known = recipe if recipe.total_steps is not None else replace(recipe, total_steps=steps)
+    schedule, seen = known.build_schedule(), set[str]()
     for start, shares in zip(table.starts[:MAX_LOOKED_AT], table.shares, strict=False):
         weights = {} if all(shares) or start >= steps else schedule.weights(start)
         for name, share in zip(table.names, shares, strict=True):
             if not share and weights.get(name, 0) > 0 and name not in seen:
                 seen.add(name)
                 yield f"{name}: its weight {float(weights[name]):g} at step {start} rounds to a share of 0"
-
-
-def shown(interval: Interval, digits: int = 3) -> str:
-    """Returns a number with its interval, if it has one: `5.21 (4.8 to 5.7)`."""
-    value = _number(interval.value, digits)
-    if interval.low is None or interval.high is None:
-        return value
-    low, high = _number(interval.low, digits), _number(interval.high, digits)
-    return value if low == high else f"{value} ({low} to {high})"
-
-
-def shown_steps(interval: Interval | None) -> str:
-    """Returns a step with its interval."""
-    if interval is None:
-        return "-"
-    if interval.low is None or interval.high is None or interval.low == interval.high:
-        return f"{interval.value:,.0f}"
-    return f"{interval.value:,.0f} ({interval.low:,.0f} to {interval.high:,.0f})"
-
-
-def _number(value: float, digits: int) -> str:
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if abs(value) >= size:
-            return f"{value / size:.{digits}g}{unit}"
-    if abs(value) >= 1e4:
-        return f"{value / 1e3:.{max(digits, 4)}g}k"
-    return f"{value:.{digits}g}" if abs(value) < 1000 and value != int(value) else f"{value:,.0f}"

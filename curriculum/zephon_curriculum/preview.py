@@ -52,7 +52,7 @@ class Shares:
     def total(self) -> dict[str, tuple[int, float, float]]:
         """Returns, for each dataset, (tokens, planned share, realised share) over all steps."""
         drawn = self.tokens.sum(axis=0)
-        planned = self.planned.mean(axis=0)
+        planned = self.planned.sum(axis=0) / max(1, len(self.steps))
         return {
             name: (int(drawn[i]), float(planned[i]), float(drawn[i] / max(1, drawn.sum())))
             for i, name in enumerate(self.names)

@@ -6,12 +6,11 @@ Upstream: a recipe, its table and a state. Downstream: `preview.py` and `explain
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from zephon import LoaderOptions, Recipe, ScheduleTable, saved_steps
-
-UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"))
+from zephon_curriculum.figures import plural, short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,27 +36,14 @@ class PreviewCost:
         return self.end - self.begin
 
     def __str__(self) -> str:
-        lanes = "1 lane" if self.num_lanes == 1 else f"{self.num_lanes:,} lanes"
+        lanes, rows = plural(self.num_lanes, "lane"), plural(self.num_rows, "row")
         start = f"a state at step {self.begin}" if self.from_state else "step 0"
-        rows = "1 row" if self.num_rows == 1 else f"{self.num_rows:,} rows"
-        tokens = counted(self.num_tokens)
+        tokens = short(self.num_tokens)
         return f"makes {rows} of {lanes} of {self.lanes_of_run:,} from {start}: {tokens} tokens"
 
     def to_json(self) -> dict[str, Any]:
         """Returns the cost as JSON data."""
-        return {
-            "begin": self.begin,
-            "end": self.end,
-            "num_lanes": self.num_lanes,
-            "num_rows": self.num_rows,
-            "num_tokens": self.num_tokens,
-            "from_state": self.from_state,
-        }
-
-
-def counted(number: int) -> str:
-    """Returns a number for people: exact below a million."""
-    return next((f"{number / size:,.1f} {unit}" for size, unit in UNITS if number >= size), f"{number:,}")
+        return asdict(self)
 
 
 def cost_of(

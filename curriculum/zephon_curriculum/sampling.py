@@ -1,7 +1,7 @@
 """Which chunks and documents a look at a dataset reads: two stages, drawn by chance that a name decides.
 
 Upstream: the counts and sizes of an opened dataset's chunks. Downstream: `counting.py`, which reads what is
-chosen here, and `statistics.py`, which weighs it. Chunks are drawn without replacement, with probability in
+chosen here, and `intervals.py`, which weighs it. Chunks are drawn without replacement, with probability in
 proportion to size, systematically in file order, so that they are spread over the whole dataset (Saerndal,
 Swensson and Wretman 1992, section 3.6). Of each a fixed number of documents is looked at, drawn at random,
 and some of these are tokenized, drawn in proportion to their bytes in the same way, as a few long documents
@@ -11,11 +11,12 @@ what comes last.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from zephon_curriculum.chance import philox
 
 LEAST_DOCUMENTS = 4
 """Documents tokenized of a chunk at least, where it has so many: a spread of two is hardly one."""
@@ -126,16 +127,6 @@ def choose(num_documents: int, wanted: int, stream: str) -> Int64:
     return np.sort(np.argpartition(_words(stream, num_documents), wanted)[:wanted]).astype(np.int64)
 
 
-def generator(stream: str) -> np.random.Generator:
-    """Returns the random numbers of a name."""
-    return np.random.Generator(_philox(stream))
-
-
 def _words(stream: str, count: int) -> NDArray[np.uint64]:
     """Returns `count` random words of 64 bits; numpy promises that they stay the same in all versions."""
-    return np.asarray(_philox(stream).random_raw(count), np.uint64)
-
-
-def _philox(stream: str) -> np.random.Philox:
-    key = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:16], "little")
-    return np.random.Philox(key=key)
+    return np.asarray(philox(stream).random_raw(count), np.uint64)

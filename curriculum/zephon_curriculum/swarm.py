@@ -7,10 +7,9 @@ Upstream: `designs.py`, which says what the runs read, and two CSV files: `run,w
 from __future__ import annotations
 
 import csv
-import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,8 @@ RUN = "run"
 """The column that names the runs."""
 SUM_TOLERANCE = 1e-3
 """Ratios of a run may miss 1 by so much, as rounded ones do; they are divided by their sum."""
+MAX_LOSS = 1e6
+"""No law is fitted to greater losses, nor to those below its opposite."""
 RANK_TOLERANCE = 1e-3
 """Mixtures that differ by less than this part of the largest singular value differ by nothing."""
 
@@ -54,6 +55,12 @@ class Swarm:
                     f"{what} of run {self.runs[run]!r}: {columns[column]!r} must be a finite number, got "
                     f"{values[run, column]}; leave out a run that diverged"
                 )
+        if (np.abs(losses) > MAX_LOSS).any():
+            run, column = np.argwhere(np.abs(losses) > MAX_LOSS)[0].tolist()
+            raise ValueError(
+                f"losses of run {self.runs[run]!r}: {self.targets[column]!r} must be at most {MAX_LOSS:g}, "
+                f"got {losses[run, column]:g}; leave out a run that diverged"
+            )
         _refuse_twice(self.runs, "run")
         _refuse_twice(self.names, "dataset")
         _refuse_twice(self.targets, "target")
@@ -79,13 +86,7 @@ class Swarm:
         if unknown := [target for target in targets if target not in self.targets]:
             raise ValueError(f"no target is named {unknown[0]!r}; the targets are {', '.join(self.targets)}")
         columns = [self.targets.index(target) for target in targets]
-        return Swarm(
-            names=self.names,
-            runs=self.runs,
-            ratios=self.ratios,
-            targets=tuple(targets),
-            losses=self.losses[:, columns],
-        )
+        return replace(self, targets=tuple(targets), losses=self.losses[:, columns])
 
 
 def advised_runs(num_datasets: int) -> int:
@@ -118,26 +119,24 @@ def read_swarm(ratios: Path, losses: Path, targets: Sequence[str] = ()) -> Swarm
                 f"{where} lacks run {missing[0]!r}, which {other} has ({len(missing)} such); "
                 "leave out of both a run that did not end"
             )
-    if unknown := [target for target in targets if target not in measured]:
-        raise ValueError(f"{losses} has no column {unknown[0]!r}; its columns are {', '.join(measured)}")
     runs = tuple(mixed)
-    chosen = tuple(targets) or measured
-    columns = [measured.index(target) for target in chosen]
-    return Swarm(
+    swarm = Swarm(
         names=names,
         runs=runs,
         ratios=np.array([mixed[run] for run in runs], np.float64).reshape(len(runs), len(names)),
-        targets=chosen,
-        losses=np.array([[reached[run][i] for i in columns] for run in runs], np.float64).reshape(
-            len(runs), len(columns)
-        ),
+        targets=measured,
+        losses=np.array([reached[run] for run in runs], np.float64).reshape(len(runs), len(measured)),
     )
+    return swarm.only(targets) if targets else swarm
 
 
 def _read_table(path: Path) -> tuple[tuple[str, ...], dict[str, list[float]]]:
     """Returns (columns, run -> numbers) of a CSV file."""
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        lines = [line for line in csv.reader(stream) if line]
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            lines = [line for line in csv.reader(stream) if line]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} must be a CSV file in UTF-8: {error}") from None
     header = [cell.strip() for cell in lines[0]] if lines else []
     if RUN not in header or len(header) < 2:
         raise ValueError(f"{path} must begin with the line `{RUN},NAME,...`, got {','.join(header)!r}")
@@ -146,7 +145,9 @@ def _read_table(path: Path) -> tuple[tuple[str, ...], dict[str, list[float]]]:
     table: dict[str, list[float]] = {}
     for cells in lines[1:]:
         if len(cells) != len(header):
-            raise ValueError(f"{path}: a line has {len(cells)} cells, its header {len(header)}: {cells}")
+            raise ValueError(
+                f"{path}: a line has {len(cells)} cells, its header {len(header)}: {','.join(cells)[:60]!r}"
+            )
         run = cells[at].strip()
         if run in table:
             raise ValueError(f"{path} has run {run!r} twice")
@@ -164,7 +165,7 @@ def _number(cell: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{where} must be a finite number, got {cell!r}; leave out a run without one")
+        raise ValueError(f"{where} must be a finite number, got {cell[:40]!r}; leave out a run without one")
     return value
 
 
@@ -188,9 +189,3 @@ def _checked(ratios: Floats, runs: Sequence[str], names: Sequence[str]) -> Float
 def _refuse_twice(names: Sequence[str], what: str) -> None:
     if twice := [name for name in names if list(names).count(name) > 1]:
         raise ValueError(f"{what} {twice[0]!r} is given twice")
-
-
-def bits_of(*names: object) -> np.random.Generator:
-    """Returns random numbers whose key is the SHA-256 of the names; the same names give the same numbers."""
-    key = hashlib.sha256("\0".join(map(str, names)).encode()).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))

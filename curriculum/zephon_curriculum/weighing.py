@@ -6,13 +6,14 @@ given the estimate says why, and what would help; it never shows one that means 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from zephon_curriculum.counting import Counted, Frame
 from zephon_curriculum.estimates import CENSUS, COUNTED, PINNED, SAMPLED, DatasetEstimate, Quantity
-from zephon_curriculum.statistics import (
+from zephon_curriculum.intervals import (
     Float64,
     Sample,
     Spread,
@@ -42,19 +43,15 @@ class Pinned:
 
     def __post_init__(self) -> None:
         given = [value for value in self.values().values() if value is not None]
-        if len(given) != 1 or not given[0] > 0:
+        if len(given) != 1 or not 0 < given[0] < math.inf:
             raise ValueError(
                 "a pinned dataset must have one of `tokens`, `tokens_per_document` and `tokens_per_byte`, "
-                f"> 0, got {self.values()}"
+                f"finite and > 0, got {self.values()}"
             )
 
     def values(self) -> dict[str, float | None]:
         """Returns the fields."""
-        return {
-            "tokens": self.tokens,
-            "tokens_per_document": self.tokens_per_document,
-            "tokens_per_byte": self.tokens_per_byte,
-        }
+        return asdict(self)
 
 
 def from_pinned(frame: Frame, says: Pinned) -> DatasetEstimate:
@@ -123,7 +120,6 @@ class Weigher:
             sampled_bytes=int(sample.bytes.sum()),
             empty=int((tokens == 0).sum()),
             faulty=counted.faulty,
-            chunk_cv=self._chunk_cv(tokens, slope),
             note=self._note(rate),
         )
 
@@ -172,14 +168,6 @@ class Weigher:
             f"{drawn} of {others} chunks was drawn, and one does not tell how chunks differ; "
             f"sample at least 2 by `chunks`, better {_ENOUGH_CHUNKS}"
         )
-
-    def _chunk_cv(self, tokens: Float64, slope: float) -> float | None:
-        """Returns how the chunks differ; None where none were drawn by chance, or too few."""
-        sample = self.counted.sample
-        found, total = spread(sample, tokens, slope), float(sample.expanded(tokens, slope).sum())
-        if found is None or not total or self.frame.is_stream or not (sample.inclusion < 1).any():
-            return None
-        return float(np.sqrt(found.chunk_variance)) / total
 
     def _note(self, rate: float | None) -> str:
         sample, notes = self.counted.sample, []

@@ -30,10 +30,8 @@ from zephon_curriculum.designs import (
     KINDS,
     RATIOS,
     SOBOL,
-    STRENGTH,
     Design,
     dirichlet_design,
-    repetition_warnings,
     sobol_design,
     write_design,
 )
@@ -47,22 +45,6 @@ PriorOption = Annotated[
         "--prior", metavar="NAME=WEIGHT,...", help="The middle; default the recipe's weights at step 0."
     ),
 ]
-StrengthOption = Annotated[
-    str,
-    typer.Option(
-        "--strength", metavar="A:B", help="dirichlet: weakest and strongest pull towards the middle."
-    ),
-]
-UniqueOption = Annotated[
-    str,
-    typer.Option("--unique", metavar="NAME=TOKENS,...", help="Tokens of the datasets, with --target-tokens."),
-]
-TargetOption = Annotated[
-    float,
-    typer.Option(
-        "--target-tokens", min=0, help="Tokens of the run to come: warns where it repeats and runs do not."
-    ),
-]
 
 
 def design(
@@ -71,12 +53,9 @@ def design(
     out: OutOption,
     kind: KindOption = DIRICHLET,
     prior: PriorOption = "",
-    strength: StrengthOption = f"{STRENGTH[0]:g}:{STRENGTH[1]:g}",
     cap: CapOption = None,
     floor: FloorOption = None,
     seed: SeedOption = 0,
-    unique: UniqueOption = "",
-    target_tokens: TargetOption = 0.0,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,14 +69,13 @@ def design(
         raise typer.BadParameter(f"--prior: no dataset is named {unknown[0]!r}; got {', '.join(base.names)}")
     caps, floors = parse_pairs(cap or (), option="--cap"), parse_pairs(floor or (), option="--floor")
     if kind == DIRICHLET:
-        pulls = _parse_strength(strength)
-        made = dirichlet_design(middle, runs, strength=pulls, caps=caps, floors=floors, seed=seed)
+        made = dirichlet_design(middle, runs, caps=caps, floors=floors, seed=seed)
     elif kind == SOBOL:
         names = [name for name, weight in middle.items() if weight]
         made = sobol_design(names, runs, caps=caps, floors=floors, seed=seed)
     else:
         raise typer.BadParameter(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    warnings = [*made.warnings(), *_repetition(made, base, unique, target_tokens)]
+    warnings = made.warnings()
     files = write_design(made, base, out)
     if as_json:
         write_json(_as_json(made, files, warnings))
@@ -122,31 +100,6 @@ def _as_json(made: Design, files: list[Path], warnings: list[str]) -> dict[str, 
 
 def _first_weights(recipe: Recipe) -> dict[str, float]:
     return dict(zip(recipe.names, map(float, recipe.compile_schedule().at(0)), strict=True))
-
-
-def _parse_strength(text: str) -> tuple[float, float]:
-    low, colon, high = text.partition(":")
-    try:
-        return float(low), float(high if colon else low)
-    except ValueError:
-        raise typer.BadParameter(f"--strength takes A:B, or one number, got {text!r}") from None
-
-
-def _repetition(made: Design, base: Recipe, unique: str, target_tokens: float) -> list[str]:
-    """Returns the warnings about data that recur in the target and not in the runs."""
-    if bool(unique) != bool(target_tokens):
-        raise typer.BadParameter("--unique and --target-tokens go together")
-    if not unique:
-        return []
-    if base.total_steps is None:
-        raise typer.BadParameter(
-            "with --target-tokens the recipe must say `total_steps`, the length of a run"
-        )
-    tokens = parse_pairs([unique], option="--unique")
-    if any(count <= 0 for count in tokens.values()):
-        raise typer.BadParameter(f"--unique takes tokens above 0, got {unique!r}")
-    run_tokens = base.total_steps * base.tokens_per_step
-    return repetition_warnings(made, tokens, run_tokens=run_tokens, target_tokens=target_tokens)
 
 
 def _draw(made: Design, out: Path, warnings: list[str]) -> None:

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from zephon.cli.common import Exit, JsonOption, add_row, cut, new_table, write, write_json, write_table
-from zephon_curriculum.cli.rows import named_step
 from zephon_curriculum.compare import Comparison, FieldDifference, compare
+from zephon_curriculum.figures import named_step
 
 WIDTH = 100
 MAX_ENTRIES = 12

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -28,12 +27,12 @@ from zephon.cli.common import (
     write_json,
     write_table,
 )
-from zephon_curriculum.estimate import CHUNKS, SAMPLE_BYTES, Cost, TokenEstimation
+from zephon_curriculum.estimate import CHUNKS, SAMPLE_BYTES, TokenEstimation
 from zephon_curriculum.estimates import DatasetEstimate, Estimates, Quantity
+from zephon_curriculum.figures import short
 from zephon_curriculum.weighing import Pinned
 
 PINNED_RULE = "--pin takes NAME=TOKENS, NAME=N/byte or NAME=N/document"
-UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 ChunksOption = Annotated[int, typer.Option("--chunks", min=1, help="Chunks opened of each dataset.")]
@@ -50,10 +49,6 @@ PinOption = Annotated[
         "--pin", metavar="NAME=VALUE", help="Say it yourself: web=1e9, code=0.31/byte, books=81234/document"
     ),
 ]
-PrecisionOption = Annotated[
-    float | None,
-    typer.Option("--precision", min=1e-6, max=0.99, help="Say, too, what to sample for +- this part: 0.01"),
-]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Write the estimates to this file, too.")]
 
 
@@ -64,7 +59,6 @@ def estimate(
     seed: SeedOption = 0,
     bootstrap: BootstrapOption = False,
     pins: PinOption = None,
-    precision: PrecisionOption = None,
     out: OutOption = None,
     settings: SetOption = None,
     cache: CacheOption = None,
@@ -81,22 +75,29 @@ def estimate(
         sample_bytes=sample_bytes,
         seed=seed,
         bootstrap=bootstrap,
-        pinned=dict(map(parse_pin, pins or ())),
+        pinned=parse_pins(pins or ()),
         cache=cache,
         backend=backend,
     )
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
     with LateProgress() as progress, closing(source.open(progress)) as opened:
-        typer.echo(describe_cost(asked.cost(opened)), err=True)
         found = asked.measure(opened, report=progress)
     if out is not None:
         found.write(out)
     if as_json:
-        write_json(found.to_json() | _sizes_json(found, precision))
+        write_json(found.to_json())
     else:
-        draw(found, precision)
+        draw(found)
         if out is not None:
             write(f"\nwritten to {visible(str(out))}")
+
+
+def parse_pins(texts: Sequence[str]) -> dict[str, Pinned]:
+    """Returns what is said of datasets, each at most once."""
+    found = dict(map(parse_pin, texts))
+    if len(found) < len(texts):
+        raise typer.BadParameter(f"{PINNED_RULE}, once a dataset; got {', '.join(texts)}")
+    return found
 
 
 def parse_pin(text: str) -> tuple[str, Pinned]:
@@ -110,20 +111,7 @@ def parse_pin(text: str) -> tuple[str, Pinned]:
         raise typer.BadParameter(f"{PINNED_RULE}, the number > 0; got {text!r}") from None
 
 
-def describe_cost(costs: Sequence[Cost]) -> str:
-    """Returns what is going to be read, in one line."""
-    read = [cost for cost in costs if not cost.is_kept]
-    if not read:
-        return "nothing is read: all is known, or was measured before"
-    chunks, size = sum(cost.num_chunks for cost in read), sum(cost.chunk_bytes for cost in read)
-    text = short(sum(cost.sample_bytes for cost in read))
-    return (
-        f"tokenizes {text}B of text of {len(read)} of {len(costs)} datasets, from {chunks:,} chunks of "
-        f"{short(size)}B in all, which are expanded where compressed or remote"
-    )
-
-
-def draw(found: Estimates, precision: float | None) -> None:
+def draw(found: Estimates) -> None:
     """Draws the estimates as a table, then what is to be said of them."""
     headers = ["dataset", "#documents", "#bytes", "#tokens/byte", "#tokens/document", "#tokens in an epoch"]
     table = new_table(*headers, "how")
@@ -139,32 +127,21 @@ def draw(found: Estimates, precision: float | None) -> None:
             _how(one),
         )
     write_table(table)
-    notes = [(one.name, note) for one in found.values() for note in _notes(one, found, precision)]
+    notes = [(one.name, note) for one in found.values() for note in _notes(one)]
     if notes:
         write("")
     for name, note in notes:
         write(f"{visible(name)}: {note}")
 
 
-def _notes(one: DatasetEstimate, found: Estimates, precision: float | None) -> list[str]:
+def _notes(one: DatasetEstimate) -> list[str]:
     quantities = (one.tokens, one.tokens_per_document, one.tokens_per_byte)
     reasons = {quantity.reason: None for quantity in quantities if quantity is not None and quantity.reason}
     notes = [f"no interval: {reason}" for reason in reasons if reason != one.note]
     notes += [one.note] if one.note else []
     if one.faulty:
         notes.append(f"{one.faulty:,} of {one.sampled_documents:,} documents looked at cannot be used")
-    if precision is not None and one.tokens is not None and one.tokens.low is not None and not one.exact:
-        size = found.sample_size(one.name, precision)
-        notes.append(f"for +-{precision:.2%} of its tokens: --chunks {size.chunks} --bytes {size.bytes}")
     return notes
-
-
-def _sizes_json(found: Estimates, precision: float | None) -> dict[str, dict[str, dict[str, int]]]:
-    """Returns, where asked for, what to sample of each dataset whose tokens have an interval."""
-    if precision is None:
-        return {}
-    known = [one for one in found.values() if one.tokens is not None and one.tokens.low is not None]
-    return {"sample_sizes": {one.name: asdict(found.sample_size(one.name, precision)) for one in known}}
 
 
 def _how(one: DatasetEstimate) -> str:
@@ -187,11 +164,3 @@ def _shown(quantity: Quantity | None) -> str:
     if abs(below - above) < 0.0005:
         return f"{value} +-{above:.1%}"
     return f"{value} -{below:.1%} +{above:.1%}"
-
-
-def short(number: float) -> str:
-    """Returns a number with four digits, such as 12.35G; whole numbers below 10,000 as they are."""
-    if abs(number) < 10_000:
-        return f"{number:,.0f}" if number == int(number) else f"{number:.4g}"
-    size, unit = next((size, unit) for size, unit in UNITS if abs(number) >= size)
-    return f"{number / size:.4g}{unit}"

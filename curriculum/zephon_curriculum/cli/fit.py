@@ -50,9 +50,6 @@ BaselineOption = Annotated[
         "--baseline", metavar="NAME=WEIGHT,...", help="What to compare with; default the mean of the runs."
     ),
 ]
-KlOption = Annotated[
-    float, typer.Option("--kl", min=0, help="Loss for each nat of divergence from the baseline.")
-]
 BootstrapOption = Annotated[
     int, typer.Option("--bootstrap", min=0, help="How often the runs' noise is drawn anew; 0: never.")
 ]
@@ -70,7 +67,6 @@ def fit(
     baseline: BaselineOption = "",
     cap: CapOption = None,
     floor: FloorOption = None,
-    kl: KlOption = 0.0,
     bootstrap: BootstrapOption = NUM_BOOTSTRAP,
     seed: SeedOption = 0,
     out: OutOption = None,
@@ -86,7 +82,7 @@ def fit(
     with LateProgress() as progress:
         fitted = fit_law(swarm, law)
         found = find_optimum(
-            fitted, baseline=compared, caps=caps, floors=floors, kl=kl, num_bootstrap=bootstrap, seed=seed,
+            fitted, baseline=compared, caps=caps, floors=floors, num_bootstrap=bootstrap, seed=seed,
             report=progress,
         )  # fmt: skip
     if out is not None:

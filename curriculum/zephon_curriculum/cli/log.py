@@ -15,6 +15,7 @@ from zephon.cli.common import JsonOption, add_row, new_table, write, write_json,
 from zephon_curriculum.log.entries import (
     Accepted,
     Base,
+    Datasets,
     Decision,
     Entry,
     Fork,
@@ -80,6 +81,8 @@ def cells(entry: Entry) -> tuple[str, str, str, str]:
             return str(step), f"{number}", "run", why
         case RecipeChange(step=step, names=names):
             return str(step), f"the recipe's schedule of {', '.join(names)} from here on", "run", ""
+        case Datasets(step=step, names=names):
+            return str(step), f"the run is started with {', '.join(names)}", "run", ""
         case Decision(step=step, from_step=start, weights=weights) as body:
             what = "no change" if weights is None else f"from step {start} on {_shares(weights)}"
             return str(step), what, body.controller, body.reason

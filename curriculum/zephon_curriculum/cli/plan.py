@@ -1,6 +1,6 @@
 """`zephon plan`: what a run draws of each dataset, how often it is read and when it ends, before it runs.
 
-Upstream: the shell. Downstream: `zephon_curriculum.plan`, `.allocate`, `.exhaustion` and `.charts`. Without a
+Upstream: the shell. Downstream: `zephon_curriculum.plan`, `.allocate`, `.exact_ends` and `.charts`. Without a
 file of estimates the lengths are measured, as `zephon estimate` does.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from csv import writer
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,11 +31,12 @@ from zephon.cli.common import (
     write_table,
 )
 from zephon_curriculum.allocate import cap_schedule
+from zephon_curriculum.cli.pairs import parse_pairs
 from zephon_curriculum.estimate import TokenEstimation
 from zephon_curriculum.estimates import Estimates
-from zephon_curriculum.exhaustion import ExactEnds, exact_ends
+from zephon_curriculum.exact_ends import ExactEnds, exact_ends
 from zephon_curriculum.opening import Opening, folder_of, opened, recipe_of, table_of
-from zephon_curriculum.plan import Comparison, Plan
+from zephon_curriculum.plan import Effect, Plan
 from zephon_curriculum.plan import plan as make_plan
 from zephon_curriculum.plan_text import comparison_table, head, tables
 
@@ -49,7 +51,9 @@ EstimatesOption = Annotated[
 NoEstimateOption = Annotated[
     bool, typer.Option("--no-estimate", help="Measure nothing: epochs stay unknown.")
 ]
-RateOption = Annotated[float | None, typer.Option("--rate", min=1e-9, help="Tokens a second, for the hours.")]
+RateOption = Annotated[
+    float | None, typer.Option("--rate", min=1e-9, max=1e18, help="Tokens a second, for the hours.")
+]
 CapOption = Annotated[
     list[str] | None,
     typer.Option("--cap", metavar="NAME=N", help="At most N epochs of a dataset: web=4."),
@@ -99,8 +103,8 @@ def plan(
         steps=steps,
         rate=rate,
         epochs=None if epochs is None else parse_epochs(epochs),
-        caps=_parse_bounds(caps, "--cap"),
-        floors=_parse_bounds(floors, "--floor"),
+        caps=parse_pairs(caps or (), option="--cap"),
+        floors=parse_pairs(floors or (), option="--floor"),
     )
     given = None if estimates is None else Estimates.read(estimates)
     with LateProgress() as progress:
@@ -130,7 +134,7 @@ class _Found:
     """What was planned."""
 
     plan: Plan
-    comparison: Comparison | None
+    comparison: Effect | None
     """With the recipe's own schedule, where bounds made another."""
     exact: ExactEnds | None
 
@@ -140,16 +144,6 @@ def parse_epochs(text: str) -> float | dict[str, float]:
     name, equals, number = text.rpartition("=")
     value = _positive(number, "--epochs takes N or NAME=N")
     return {name: value} if equals else value
-
-
-def _parse_bounds(texts: Sequence[str] | None, option: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for text in texts or ():
-        name, equals, number = text.rpartition("=")
-        if not equals or name in found:
-            raise typer.BadParameter(f"{option} takes NAME=EPOCHS, once a dataset; got {text!r}")
-        found[name] = _positive(number, f"{option} takes NAME=EPOCHS")
-    return found
 
 
 def _positive(text: str, rule: str) -> float:
@@ -214,9 +208,12 @@ def _plans(asked: _Asked, recipe: Recipe, data: Opened | None, estimates: Estima
     length = steps or recipe.total_steps
     built = recipe if recipe.total_steps or length is None else replace(recipe, total_steps=length)
     is_run = folder_of(asked.named) is not None
-    table = table_of(asked.named, asked.how) if is_run else built.compile_schedule()
-    source: Recipe | Opened = built if data is None else replace(data, recipe=built, table=table)
-    first = make_plan(source, steps, estimates, rate=asked.rate, table=table if is_run else None)
+    table = table_of(asked.named, asked.how) if is_run else None
+    source: Recipe | Opened = built
+    if data is not None:
+        own = data.table if recipe.total_steps is not None else built.compile_schedule()
+        source = replace(data, recipe=built, table=own if table is None else table)
+    first = make_plan(source, steps, estimates, rate=asked.rate, table=table)
     if not (asked.caps or asked.floors):
         return _Found(plan=first, comparison=None, exact=None)
     sizes = {n: e.tokens.value for n, e in (estimates or {}).items() if e.tokens is not None}
@@ -225,7 +222,7 @@ def _plans(asked: _Asked, recipe: Recipe, data: Opened | None, estimates: Estima
     if missing := [n for n in (*caps, *asked.floors) if n in recipe.names and n not in sizes]:
         raise ValueError(f"--cap and --floor need the tokens of {missing[0]!r}; give --estimates")
     capped = cap_schedule(
-        table, sizes=sizes, total_steps=first.asked_steps, tokens_per_step=recipe.tokens_per_step,
+        first.asked_table, sizes=sizes, total_steps=first.asked_steps, tokens_per_step=recipe.tokens_per_step,
         max_epochs=caps, min_epochs=asked.floors,
     )  # fmt: skip
     second = make_plan(source, steps, estimates, rate=asked.rate, table=capped)
@@ -244,9 +241,10 @@ def _write_files(planned: Plan, pictures: Sequence[Path], csv: Path | None) -> l
 
 
 def _write_csv(table: ScheduleTable, path: Path) -> None:
-    lines = [",".join(["step", *table.names])]
-    lines += [",".join(map(str, [s, *e])) for s, e in zip(table.starts, table.shares, strict=True)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        lines = writer(stream, lineterminator="\n")
+        lines.writerow(["step", *table.names])
+        lines.writerows([s, *e] for s, e in zip(table.starts, table.shares, strict=True))
 
 
 def _as_json(found: _Found) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from zephon.cli.common import (
     write_json,
     write_table,
 )
-from zephon_curriculum.cli.rows import StateOption, WidthOption, draw_row, named_step, plural
+from zephon_curriculum.cli.rows import StateOption, WidthOption, draw_row
+from zephon_curriculum.figures import named_step, plural
 from zephon_curriculum.opening import Opening
 from zephon_curriculum.preview import Preview, Shares, preview_cost
 from zephon_curriculum.preview import preview as make

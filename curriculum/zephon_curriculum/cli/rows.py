@@ -13,6 +13,7 @@ import typer
 
 from zephon import DescribedPiece, DescribedRow
 from zephon.cli.common import cut, visible, write
+from zephon_curriculum.figures import plural
 
 StateOption = Annotated[
     Path | None,
@@ -24,16 +25,6 @@ StateOption = Annotated[
     ),
 ]
 WidthOption = Annotated[int, typer.Option("--width", min=8, help="Characters of text shown of a piece.")]
-
-
-def named_step(step: int) -> str:
-    """Returns a step as people and trainers number it."""
-    return f"step {step} (a trainer that counts from 1 logs it as {step + 1})"
-
-
-def plural(number: int, noun: str) -> str:
-    """Returns a number with its noun."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def draw_row(row: DescribedRow, texts: Sequence[str], width: int) -> None:

@@ -6,12 +6,11 @@
     rho_i    = prior_i * slope_i * credit_i, normalised, raised to `floor`
     w_i      = momentum * average_i + (1 - momentum) * rho_i
 
-n counts steps of tokens: those of all datasets, as in the published code, or the dataset's own with
-`count = "dataset"`. The prior is what the schedule says at the step. `average` is the prior scaled by the
-mean over time of share / prior, of the shares in force (the published code: of its preferences, under a prior
-that stands): amendments count, the pace does not depend on how often a decision is taken, and a stage of the
-schedule still begins where it should. Every decision fits again, since nothing is kept: 50 to 200 ms for ten
-datasets.
+n counts steps of the tokens of all datasets, as in the published code. The prior is what the schedule says
+at the step. `average` is the prior scaled by the mean over time of share / prior, of the shares in force (the
+published code: of its preferences, under a prior that stands): amendments count, the pace does not depend on
+how often a decision is taken, and a stage of the schedule still begins where it should. Every decision fits
+again, since nothing is kept: 50 to 200 ms for ten datasets.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import numpy as np
 
 from zephon import PARTS
 from zephon_curriculum.controllers.config import (
-    check_choice,
     check_fields,
     check_floor,
     check_number,
@@ -34,10 +32,6 @@ from zephon_curriculum.controllers.measured import Floats, Measured, measure, wi
 from zephon_curriculum.controllers.power_law import PowerLaw, fit_power_law, smoothed
 from zephon_curriculum.controllers.protocol import ControllerContext, Observation, fault_of
 
-FIELDS = (
-    "every", "warmup", "skip", "refit", "smoothing", "floor", "power", "history", "momentum", "count",
-    "min_log_eps",
-)  # fmt: skip
 MIN_ALPHA = 0.05
 """The least exponent that a slope is computed with, as in the published code."""
 
@@ -65,10 +59,6 @@ class Ado:
     """How much of the credit's average is kept from step to step."""
     momentum: float = 0.9
     """How much of the average of all shares until here is in the weights."""
-    count: str = "total"
-    """What n counts: the tokens of all datasets ("total"), or of each ("dataset")."""
-    min_log_eps: float = 0.5
-    """The least log of the loss that cannot be learned away; gives way where losses fall under it."""
 
     def __post_init__(self) -> None:
         for name, whole, least in (
@@ -88,13 +78,11 @@ class Ado:
         check_number("ado", "power", self.power, 0.0)
         check_number("ado", "history", self.history, 0.0, 1.0)
         check_number("ado", "momentum", self.momentum, 0.0, 1.0)
-        check_choice("ado", "count", self.count, ("total", "dataset"))
-        check_number("ado", "min_log_eps", self.min_log_eps, -20.0, 6.0)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], context: ControllerContext) -> Ado:
         """Returns the controller of a table `kind = "ado"`."""
-        return cls(context=context, **check_fields("ado", config, FIELDS))
+        return cls(context=context, **check_fields("ado", config, cls))
 
     def decide(self, history: Sequence[Observation]) -> Mapping[str, float] | None:
         """Returns the weights after the newest observation; None in the warm-up, for a fault, without a fit.
@@ -139,7 +127,7 @@ class Ado:
             seen = rows & ~np.isnan(measured.losses[:, k]) & (counts[:, k] > 0)
             n, first_seen = np.unique(counts[seen, k], return_index=True)
             losses = smoothed(measured.losses[seen, k], self.smoothing)[first_seen]
-            laws.append(fit_power_law(n, losses, min_log_eps=self.min_log_eps))
+            laws.append(fit_power_law(n, losses))
         return laws
 
     def _waits(self, history: Sequence[Observation]) -> str:
@@ -151,9 +139,7 @@ class Ado:
     def _counts(self, measured: Measured) -> Floats:
         """Returns n of each observation and dataset, in steps of tokens."""
         own = measured.num_tokens / self.context.tokens_per_step
-        result: Floats = (
-            own if self.count == "dataset" else np.broadcast_to(own.sum(1, keepdims=True), own.shape)
-        )
+        result: Floats = np.broadcast_to(own.sum(1, keepdims=True), own.shape)
         return result
 
     def _credit(self, measured: Measured) -> Floats:

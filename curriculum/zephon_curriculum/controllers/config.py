@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from zephon import unknown_field
 
 
-def check_fields(kind: str, config: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
-    """Returns the fields of `config` but `kind`; refuses one that nobody knows, with the nearest spelling."""
+def check_fields(kind: str, config: Mapping[str, Any], controller: Any) -> dict[str, Any]:
+    """Returns the fields of `config` but `kind`; refuses one that the class does not have."""
+    known = [field.name for field in fields(controller) if field.name != "context"]
     given = {name: value for name, value in config.items() if name != "kind"}
     for name in given:
         if name not in known:
@@ -34,12 +36,6 @@ def check_whole(kind: str, name: str, value: object, least: int) -> None:
     """Refuses what is no whole number >= `least`."""
     if type(value) is not int or value < least:
         raise ValueError(f"controller {kind}: `{name}` must be a whole number >= {least}, got {value!r}")
-
-
-def check_choice(kind: str, name: str, value: object, choices: Sequence[str]) -> None:
-    """Refuses what is not one of `choices`."""
-    if value not in choices:
-        raise ValueError(f"controller {kind}: `{name}` must be one of {', '.join(choices)}, got {value!r}")
 
 
 def check_floor(kind: str, floor: object, num_datasets: int) -> None:

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from zephon_curriculum.controllers.config import (
-    check_choice,
     check_fields,
     check_floor,
     check_number,
@@ -36,7 +35,6 @@ from zephon_curriculum.controllers.measured import Floats, Measured, forward_fil
 from zephon_curriculum.controllers.protocol import ControllerContext, Observation, fault_of
 
 DECAY = "decay"
-FIELDS = ("every", "warmup", "eta", "gamma", "memory", "max_loss", "floor", "start")
 FORGOTTEN = 1e-9
 MAX_RATIO = 10.0
 """Bound on f_i / p_i: one long document of a dataset with a tiny share is no evidence of its loss."""
@@ -61,8 +59,6 @@ class Exp3:
     """The loss of reward 1."""
     floor: float = 0.0
     """The least share of each dataset that has one in the schedule."""
-    start: str = "schedule"
-    """What holds without rewards: the schedule's shares, or "uniform" as in the paper."""
 
     def __post_init__(self) -> None:
         check_whole("exp3", "every", self.every, 1)
@@ -73,12 +69,11 @@ class Exp3:
         check_number("exp3", "memory", self.memory, 0.0, 1.0)
         check_number("exp3", "max_loss", self.max_loss, 1e-6)
         check_floor("exp3", self.floor, len(self.context.names))
-        check_choice("exp3", "start", self.start, ("schedule", "uniform"))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], context: ControllerContext) -> Exp3:
         """Returns the controller of a table `kind = "exp3"`."""
-        return cls(context=context, **check_fields("exp3", config, FIELDS))
+        return cls(context=context, **check_fields("exp3", config, cls))
 
     def decide(self, history: Sequence[Observation]) -> Mapping[str, float] | None:
         """Returns the weights after the newest observation; None in the warm-up and where it has a fault."""
@@ -89,11 +84,10 @@ class Exp3:
         active = np.flatnonzero(prior)
         num_arms = len(active)
         total = self._total(history)[active]  # (K,)
-        start = prior[active] if self.start == "schedule" else np.ones(num_arms)
         rate = decayed(num_arms, len(history))
         eta = rate if isinstance(self.eta, str) else self.eta
         gamma = rate * num_arms if isinstance(self.gamma, str) else self.gamma
-        powers = np.log(start) + eta * total
+        powers = np.log(prior[active]) + eta * total
         weights = np.exp(powers - powers.max())
         shares = (1.0 - gamma) * weights / weights.sum() + gamma / num_arms
         decided = dict.fromkeys(names, 0.0)

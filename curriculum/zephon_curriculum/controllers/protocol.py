@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from zephon import PARTS, ScheduleTable, check_weights, find_plugin
+from zephon import ScheduleTable, check_weights, find_plugin, shares_of
 
 Number = Fraction | int | float
 
@@ -126,26 +126,14 @@ def consult(controller: Controller, context: ControllerContext, history: Sequenc
     return Decision(quantise(weights, context.names), "")
 
 
-def quantise(weights: Mapping[str, Number], names: Sequence[str]) -> dict[str, int]:
+def quantise(weights: Mapping[str, Any], names: Sequence[str]) -> dict[str, int]:
     """Returns `weights` as integer shares by name, in the order of `names`; they sum to `zephon.PARTS`.
 
     Largest remainder of the exact values, ties to the dataset named first. Raises ValueError for a name that
     is missing or unknown, and for what is no finite number >= 0, or all zero.
     """
-    exact = check_weights(weights, "controller")
-    for name in names:
-        if name not in exact:
-            raise ValueError(f"controller: no weight for dataset {name!r}; write 0 to leave it out")
-    for name in exact:
-        if name not in names:
-            raise ValueError(f"controller: no dataset is named {name!r}; the datasets are {', '.join(names)}")
-    total = sum(exact.values(), Fraction(0))
-    quotas = [exact[name] * PARTS / total for name in names]
-    shares = [int(quota) for quota in quotas]  # rounded down, since none is negative
-    by_remainder = sorted(range(len(names)), key=lambda i: (shares[i] - quotas[i], i))
-    for i in by_remainder[: PARTS - sum(shares)]:
-        shares[i] += 1
-    return dict(zip(names, shares, strict=True))
+    check_weights(weights, "controller")
+    return dict(zip(names, shares_of(weights, names, "controller"), strict=True))
 
 
 def fault_of(history: Sequence[Observation], names: Sequence[str]) -> str:

@@ -22,8 +22,6 @@ class Learner:
     """A loss for each dataset that falls by a power law, with noise if wanted; alpha = 0 is a fixed loss."""
 
     laws: Mapping[str, PowerLaw]
-    count: str = "total"
-    """What the laws count, in steps of tokens: those of all datasets ("total"), or of each ("dataset")."""
     noise: float = 0.0
     """The standard deviation of a loss."""
     seed: int = 0
@@ -34,9 +32,8 @@ class Learner:
         """Returns the losses when `step` steps are complete; None for a dataset without a token."""
         losses: dict[str, float | None] = {}
         for name in context.names:
-            n = step if self.count == "total" else num_tokens[name] / context.tokens_per_step
             off = self.noise * _normal(f"{self.seed}/{name}/{step}") if self.noise else 0.0
-            losses[name] = max(0.0, self.laws[name].loss(n) + off) if num_tokens[name] else None
+            losses[name] = max(0.0, self.laws[name].loss(step) + off) if num_tokens[name] else None
         return losses
 
 
@@ -48,11 +45,6 @@ class Simulated:
     """What was observed."""
     decisions: dict[int, dict[str, int]]
     """Step at which each decision was taken -> its shares."""
-
-    def mean_shares(self, first: int, last: int) -> dict[str, float]:
-        """Returns the mean share in force of each dataset at the observations of steps [first, last)."""
-        seen = [o.shares for o in self.history if first <= o.step < last]
-        return {name: sum(shares[name] for shares in seen) / (PARTS * len(seen)) for name in seen[0]}
 
 
 def simulate(

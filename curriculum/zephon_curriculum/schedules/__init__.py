@@ -12,7 +12,7 @@ from zephon_curriculum.schedules.compose import Repeat, Then
 from zephon_curriculum.schedules.csv_table import table
 from zephon_curriculum.schedules.cycles import CrossFade, Sawtooth
 from zephon_curriculum.schedules.easing import Easing
-from zephon_curriculum.schedules.nested import build, describe
+from zephon_curriculum.schedules.nested import build
 from zephon_curriculum.schedules.ramp import Ramp, Wsd, cosine, exponential, linear, smoothstep
 from zephon_curriculum.schedules.units import to_steps
 
@@ -27,7 +27,6 @@ __all__ = [
     "Wsd",
     "build",
     "cosine",
-    "describe",
     "exponential",
     "linear",
     "smoothstep",

@@ -13,8 +13,9 @@ from fractions import Fraction
 from typing import Any
 
 from zephon import Schedule, ScheduleContext, check_weights
+from zephon_curriculum.figures import percent
 from zephon_curriculum.schedules.fields import Config, Weights, check_fields, check_names, decimal, plain
-from zephon_curriculum.schedules.nested import build, changes_of, config_of, describe
+from zephon_curriculum.schedules.nested import build, changes_of, config_of
 
 Limits = Mapping[str, int | float | str]
 
@@ -41,12 +42,12 @@ class Bounds:
             if floor > ceilings.get(name, 1):
                 raise ValueError(
                     f"schedule bounds: the floor of {name!r} must be at most its ceiling, got "
-                    f"{_percent(floor)} and {_percent(ceilings[name])}"
+                    f"{percent(floor)} and {percent(ceilings[name])}"
                 )
         if (least := sum(floors.values(), Fraction(0))) > 1:
             raise ValueError(
-                f"schedule bounds: the floors must sum to at most 100%, got {_percent(least)}, "
-                f"{_percent(least - 1)} too much"
+                f"schedule bounds: the floors must sum to at most 100%, got {percent(least)}, "
+                f"{percent(least - 1)} too much"
             )
         whole = math.lcm(*(part.denominator for part in (*floors.values(), *ceilings.values())))
         low = {name: int(part * whole) for name, part in floors.items()}
@@ -74,10 +75,10 @@ class Bounds:
         _, high, whole = self._limits
         most = sum((high.get(name, whole) for name in names), 0)
         if most < whole:
-            missing = _percent(Fraction(whole - most, whole))
+            missing = percent(Fraction(whole - most, whole))
             raise ValueError(
                 f"schedule bounds: the ceilings must sum to at least 100%, got "
-                f"{_percent(Fraction(most, whole))}, {missing} too little"
+                f"{percent(Fraction(most, whole))}, {missing} too little"
             )
 
     def to_config(self) -> dict[str, Any]:
@@ -99,12 +100,6 @@ class Bounds:
     def changes(self) -> Sequence[int]:
         """Returns the steps at which the schedule inside may change."""
         return changes_of(self.schedule)
-
-    def __str__(self) -> str:
-        """Returns the schedule inside and its bounds in a line."""
-        texts = [f"{n} >= {_percent(decimal('floors', v))}" for n, v in self.floors.items()]
-        texts += [f"{n} <= {_percent(decimal('ceilings', v))}" for n, v in self.ceilings.items()]
-        return f"bounds: [{describe(self.schedule)}], {', '.join(texts) or 'none'}"
 
 
 def fill(
@@ -138,7 +133,7 @@ def _none_free(
     fixed = fixed | {name: low.get(name, 0) for name in free}
     left = rest - sum(fixed[name] for name in free)
     if left:
-        slack = _percent(Fraction(abs(left), whole))
+        slack = percent(Fraction(abs(left), whole))
         got = f"{slack} of the tokens are left over" if left > 0 else f"the floors ask for {slack} too much"
         raise ValueError(
             f"{where}: the bounds cannot be met, {got}; raise a ceiling, lower a floor, or give weight to "
@@ -163,7 +158,3 @@ def _part(side: str, name: str, value: object) -> Fraction:
             f"schedule bounds, `{side}`: {name} must be a part of the tokens in [0, 1], got {value!r}"
         )
     return part
-
-
-def _percent(part: Fraction) -> str:
-    return f"{float(100 * part):.4g}%"

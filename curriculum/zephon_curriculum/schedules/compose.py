@@ -14,8 +14,8 @@ from typing import Any
 
 from zephon import Schedule, ScheduleContext
 from zephon_curriculum.schedules.fields import Config, Weights, check_fields, tables
-from zephon_curriculum.schedules.nested import build, changes_of, config_of, describe
-from zephon_curriculum.schedules.units import check_steps, end_of_cycles, to_length
+from zephon_curriculum.schedules.nested import build, changes_of, config_of
+from zephon_curriculum.schedules.units import check_changes, check_steps, end_of_cycles, to_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,6 @@ class Then:
             steps += [start + step for step in changes_of(part) if length is None or step < length]
         return steps
 
-    def __str__(self) -> str:
-        """Returns the parts in a line."""
-        texts = [f"[{describe(p)}]" + (f" for {n} steps" if n else "") for p, n in self.parts[:4]]
-        more = len(self.parts) - len(texts)
-        return "then: " + ", ".join(texts) + (f" and {more} more" if more else "")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
@@ -131,9 +125,6 @@ class Repeat:
     def changes(self) -> Sequence[int]:
         """Returns the steps at which a cycle begins or changes."""
         inside = [step for step in changes_of(self.schedule) if step < self.period]
+        check_changes("schedule repeat", len(inside) * -(-self.end // self.period))
         starts = range(0, self.end, self.period)
         return [start + step for start in starts for step in inside if start + step < self.end]
-
-    def __str__(self) -> str:
-        """Returns the cycle in a line."""
-        return f"repeat: [{describe(self.schedule)}], cycles of {self.period} steps up to step {self.end}"

@@ -18,6 +18,7 @@ from zephon_curriculum.schedules.fields import Config, Weights, check_fields, ch
 from zephon_curriculum.schedules.units import to_length, to_steps
 
 STEP = "step"
+MAX_DIGITS = 18
 
 
 def table(config: Config, context: ScheduleContext) -> CrossFade:
@@ -53,8 +54,12 @@ def _read(file: object, context: ScheduleContext) -> str:
 
 
 def _parse(text: str, context: ScheduleContext, where: str) -> tuple[tuple[int, Weights], ...]:
-    lines = [line for line in csv.reader(io.StringIO(text)) if any(cell.strip() for cell in line)]
-    names = [cell.strip() for cell in lines[0]] if lines else []
+    reader = csv.reader(io.StringIO(text))
+    try:
+        lines = [(reader.line_num, line) for line in reader if any(cell.strip() for cell in line)]
+    except csv.Error as error:
+        raise ValueError(f"{where}, line {reader.line_num}: is not CSV: {error}") from None
+    names = [cell.strip() for cell in lines[0][1]] if lines else []
     if len(names) < 2 or names[0] != STEP or len(lines) < 2:
         raise ValueError(
             f"{where}: must begin with a line `step,NAME,NAME...` and have a line of weights, "
@@ -63,7 +68,7 @@ def _parse(text: str, context: ScheduleContext, where: str) -> tuple[tuple[int, 
     check_names(where, dict.fromkeys(names[1:]), context)
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{where}: column {twice[0]!r} is given twice")
-    return tuple(_knot(line, names, context, f"{where}, line {i + 2}") for i, line in enumerate(lines[1:]))
+    return tuple(_knot(line, names, context, f"{where}, line {number}") for number, line in lines[1:])
 
 
 def _knot(
@@ -72,7 +77,8 @@ def _knot(
     if len(line) != len(names):
         raise ValueError(f"{where}: has {len(line)} cells for {len(names)} columns")
     cells = [cell.strip() for cell in line]
-    at = to_steps(int(cells[0]) if cells[0].isdecimal() else cells[0], context, f"{where}: `step`")
+    is_number = cells[0].isdecimal() and len(cells[0]) <= MAX_DIGITS
+    at = to_steps(int(cells[0]) if is_number else cells[0][:40], context, f"{where}: `step`")
     return at, {name: _number(cell, name, where) for name, cell in zip(names[1:], cells[1:], strict=True)}
 
 
@@ -81,4 +87,4 @@ def _number(cell: str, name: str, where: str) -> int | float:
     try:
         return int(cell or "0") if not cell or cell.isdecimal() else float(cell)
     except ValueError:
-        raise ValueError(f"{where}: the weight of {name!r} must be a number, got {cell!r}") from None
+        raise ValueError(f"{where}: the weight of {name!r} must be a number, got {cell[:40]!r}") from None

@@ -25,7 +25,7 @@ from zephon_curriculum.schedules.fields import (
     tables,
 )
 from zephon_curriculum.schedules.mixing import Knots, written
-from zephon_curriculum.schedules.units import check_steps, end_of_cycles, to_length, to_steps
+from zephon_curriculum.schedules.units import check_changes, check_steps, end_of_cycles, to_length, to_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +102,7 @@ class CrossFade:
         steps = [0]
         for index in range(len(self._starts) - 1):
             begin, end = self._fade(index)
+            check_changes("schedule crossfade", len(steps) + (end - begin) // self.every)
             steps += [*range(begin + self.every, end, self.every), end]
         return steps
 
@@ -109,13 +110,6 @@ class CrossFade:
         """Returns the last step at which a knot is in full, and the first of the next."""
         begin, end = self._starts[index : index + 2]
         return (begin if self.fade is None else end - self.fade), end
-
-    def __str__(self) -> str:
-        """Returns the knots in a line."""
-        fade = "" if self.fade is None else f", fades of {self.fade} steps" if self.fade else ", at once"
-        shown = [f"{self._knots.text(i)} at {at}" for i, at in enumerate(self._starts[:4])]
-        more = len(self._starts) - len(shown)
-        return f"crossfade: {' -> '.join(shown)}" + (f" and {more} more" if more else "") + fade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,10 +179,5 @@ class Sawtooth:
 
     def changes(self) -> Sequence[int]:
         """Returns 0 and every step of the cycles."""
+        check_changes("schedule sawtooth", self.end - self.begin)
         return (0, *range(max(1, self.begin), self.end))
-
-    def __str__(self) -> str:
-        """Returns the cycles in a line."""
-        floor = f", floor {float(100 * self._floor):.3g}%" if self._floor else ""
-        texts = f"{self._knots.text(0)} -> {self._knots.text(1)}"
-        return f"sawtooth: {texts}, cycles of {self.period} steps from {self.begin} to {self.end}{floor}"

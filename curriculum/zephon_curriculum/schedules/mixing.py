@@ -7,15 +7,12 @@ mixtures after each is brought to the sum 1, so no share is negative and the sha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from zephon import check_weights
 from zephon_curriculum.schedules.fields import Weights
-
-SHOWN = 6
-"""Datasets that a description names before it says how many more there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +42,6 @@ class Knots:
         pairs = zip(self.mixtures[first], self.mixtures[last], strict=True)
         return {n: a * to_first + b * to_last for n, (a, b) in zip(self.names, pairs, strict=True)}
 
-    def text(self, index: int) -> str:
-        """Returns the mixture of one knot in percent, for people."""
-        return in_percent(self.at(index))
-
 
 def written(weights: Weights) -> dict[str, int | float]:
     """Returns a mixture as a recipe can hold it: as given, or in whole numbers where it has fractions."""
@@ -63,12 +56,3 @@ def _whole(weights: Sequence[Fraction]) -> tuple[int, ...]:
     whole = [int(weight * factor) for weight in weights]
     common = math.gcd(*whole)
     return tuple(weight // common for weight in whole)
-
-
-def in_percent(weights: Mapping[str, int]) -> str:
-    """Returns a mixture as "web 90%, code 10%", without weights of 0 and names past SHOWN."""
-    total = sum(weights.values())
-    drawn = [(name, weight) for name, weight in weights.items() if weight]
-    parts = [f"{name} {float(Fraction(100 * weight, total)):.3g}%" for name, weight in drawn[:SHOWN]]
-    more = len(drawn) - SHOWN
-    return ", ".join(parts) + (f" and {more} more" if more > 0 else "")

@@ -1,35 +1,17 @@
 """Schedules inside of schedules: builds a sub-table with its own `kind`, and asks a built one what it is.
 
-Upstream: the combinators (`compose.py`, `bounds.py`) and the templates. Downstream: our kinds, else whatever
-plugin has the name.
+Upstream: the combinators (`compose.py`, `bounds.py`) and the templates. Downstream: the plugin
+that has the name, be it ours or not.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from zephon import Constant, Schedule, ScheduleContext, Stages, find_plugin
+from zephon import Schedule, ScheduleContext, find_plugin
 from zephon_curriculum.schedules.fields import Weights, mixture
-from zephon_curriculum.schedules.mixing import Knots
-
-KINDS = {
-    "linear": "ramp:linear",
-    "cosine": "ramp:cosine",
-    "smoothstep": "ramp:smoothstep",
-    "exponential": "ramp:exponential",
-    "ramp": "ramp:Ramp.from_config",
-    "wsd": "ramp:Wsd.from_config",
-    "crossfade": "cycles:CrossFade.from_config",
-    "sawtooth": "cycles:Sawtooth.from_config",
-    "table": "csv_table:table",
-    "then": "compose:Then.from_config",
-    "repeat": "compose:Repeat.from_config",
-    "bounds": "bounds:Bounds.from_config",
-}
-"""Our kinds, as this distribution registers them: module of this package and factory."""
 
 
 def build(config: object, context: ScheduleContext, where: str = "") -> Schedule:
@@ -44,7 +26,7 @@ def build(config: object, context: ScheduleContext, where: str = "") -> Schedule
     try:
         if kind == "constant" and isinstance(rest.get("weights"), Mapping):
             mixture("schedule constant", rest["weights"], context)
-        built = cast(Schedule, _factory(kind)(rest, context))
+        built = cast(Schedule, find_plugin("schedules", kind)(rest, context))
     except (ValueError, LookupError) as error:
         message = error.args[0] if error.args else error
         raise ValueError(f"{where}: {message}" if where else str(message)) from None
@@ -55,16 +37,6 @@ def build(config: object, context: ScheduleContext, where: str = "") -> Schedule
             f"{where or 'schedule'}: kind {kind!r} has no `changes()`, so the recipe must say `total_steps`"
         )
     return EveryStep(built, context.total_steps)
-
-
-def _factory(kind: str) -> Any:
-    if kind not in KINDS:
-        return find_plugin("schedules", kind)
-    module, _, path = KINDS[kind].partition(":")
-    found: Any = importlib.import_module(f"zephon_curriculum.schedules.{module}")
-    for name in path.split("."):
-        found = getattr(found, name)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +58,6 @@ class EveryStep:
         """Returns every step."""
         return range(self.num_steps)
 
-    def __str__(self) -> str:
-        """Returns the schedule inside in a line."""
-        return describe(self.schedule)
-
 
 def changes_of(schedule: Schedule) -> Sequence[int]:
     """Returns the steps at which `schedule` may change."""
@@ -106,15 +74,3 @@ def config_of(schedule: Schedule) -> dict[str, Any]:
     if to_config is None:
         raise ValueError(f"schedule {type(schedule).__name__} has no `to_config()`, so no table of a recipe")
     return dict(to_config())
-
-
-def describe(schedule: Schedule) -> str:
-    """Returns a schedule in a line: its own text, or that of one of the core's."""
-    if isinstance(schedule, Constant):
-        return f"constant: {Knots.of([schedule.mixture], 'schedule constant').text(0)}"
-    if isinstance(schedule, Stages):
-        knots = Knots.of(list(schedule.stages.values()), "schedule stages")
-        texts = [f"{knots.text(i)} from {at}" for i, at in enumerate(schedule.stages)]
-        return f"stages: {', then '.join(texts[:4])}" + (f" and {len(texts) - 4} more" * (len(texts) > 4))
-    is_told = type(schedule).__str__ is not object.__str__
-    return str(schedule) if is_told else f"schedule {type(schedule).__name__}"

@@ -1,4 +1,4 @@
-"""Blends between two mixtures: `Ramp` (kinds linear, cosine, smoothstep, exponential and ramp) and `Wsd`.
+"""Blends between two mixtures: `Ramp` (kinds linear, cosine, smoothstep and exponential) and `Wsd`.
 
 Upstream: the `[schedule]` table of a recipe, or Python. Downstream: `zephon.compile_schedule`.
 """
@@ -13,10 +13,7 @@ from zephon import ScheduleContext
 from zephon_curriculum.schedules.easing import LINEAR, Easing
 from zephon_curriculum.schedules.fields import Config, Weights, check_fields, mixture
 from zephon_curriculum.schedules.mixing import Knots, written
-from zephon_curriculum.schedules.units import check_steps, or_end, or_last, to_length, to_steps
-
-SHORT = ("linear", "cosine", "smoothstep", "exponential")
-"""Kinds of schedule that are a ramp with the easing of that name."""
+from zephon_curriculum.schedules.units import check_changes, check_steps, or_end, or_last, to_length, to_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,25 +37,11 @@ class Ramp:
             raise ValueError(f"schedule ramp: `begin` must be before `end`, got {self.begin} and {self.end}")
         object.__setattr__(self, "_knots", Knots.of([self.from_, self.to], "schedule ramp"))
 
-    @classmethod
-    def from_config(cls, config: Config, context: ScheduleContext) -> Ramp:
-        """Returns the ramp of `from`, `to` and, optionally, `begin`, `end`, `easing` and `every`.
-
-        Where `end` is left out it is the last step of the run, by the recipe's `total_steps`.
-        """
-        check_fields("schedule ramp", config, ("from", "to"), ("begin", "end", "easing", "every"))
-        return read_ramp("ramp", config, context, Easing.of(config.get("easing", LINEAR), "schedule ramp"))
-
     def to_config(self) -> dict[str, Any]:
         """Returns the table of a recipe that this schedule is made of."""
-        is_short = self.easing.kind in SHORT
-        config: dict[str, Any] = {"kind": self.easing.kind if is_short else "ramp"}
-        config |= {"from": written(self.from_), "to": written(self.to), "begin": self.begin, "end": self.end}
         easing = self.easing.to_config()
-        if not is_short:
-            config["easing"] = easing
-        elif isinstance(easing, dict):
-            config["rate"] = easing["rate"]
+        config: dict[str, Any] = dict(easing) if isinstance(easing, dict) else {"kind": easing}
+        config |= {"from": written(self.from_), "to": written(self.to), "begin": self.begin, "end": self.end}
         return config if self.every == 1 else config | {"every": self.every}
 
     def weights(self, step: int) -> Weights:
@@ -72,17 +55,15 @@ class Ramp:
 
     def changes(self) -> Sequence[int]:
         """Returns 0, every step of the blend, and its end."""
+        check_changes("schedule ramp", (self.end - self.begin) // self.every)
         return (0, *range(self.begin + self.every, self.end, self.every), self.end)
 
-    def __str__(self) -> str:
-        """Returns the ramp in a line."""
-        texts = f"{self._knots.text(0)} -> {self._knots.text(1)}"
-        return f"{self.easing}: {texts} over steps {self.begin} to {self.end}"
 
-
-def read_ramp(kind: str, config: Config, context: ScheduleContext, easing: Easing) -> Ramp:
-    """Returns the ramp of a table whose fields have been checked."""
+def _ramp(kind: str, config: Config, context: ScheduleContext) -> Ramp:
+    """Returns the ramp of a table; without `end` it ends in the last step of the run."""
     where = f"schedule {kind}"
+    rate = ("rate",) if kind == "exponential" else ()
+    check_fields(where, config, ("from", "to"), ("begin", "end", "every", *rate))
     begin = to_steps(config.get("begin", 0), context, f"{where}: `begin`")
     end = or_last(config.get("end"), context, f"{where}: `end`")
     if begin >= end:
@@ -95,36 +76,29 @@ def read_ramp(kind: str, config: Config, context: ScheduleContext, easing: Easin
         to=mixture(f"{where}, `to`", config["to"], context),
         begin=begin,
         end=end,
-        easing=easing,
+        easing=Easing.of({"kind": kind} | {name: config[name] for name in rate if name in config}, where),
         every=to_length(config.get("every", 1), context, f"{where}: `every`"),
     )
 
 
-def _short(kind: str, config: Config, context: ScheduleContext) -> Ramp:
-    rate = ("rate",) if kind == "exponential" else ()
-    check_fields(f"schedule {kind}", config, ("from", "to"), ("begin", "end", "every", *rate))
-    own = {"rate": config["rate"]} if "rate" in config else {}
-    return read_ramp(kind, config, context, Easing.of({"kind": kind, **own}, f"schedule {kind}"))
-
-
 def linear(config: Config, context: ScheduleContext) -> Ramp:
     """Returns the ramp that goes the same way in every step."""
-    return _short("linear", config, context)
+    return _ramp("linear", config, context)
 
 
 def cosine(config: Config, context: ScheduleContext) -> Ramp:
     """Returns the ramp that begins and ends slowly, by half a wave of the cosine."""
-    return _short("cosine", config, context)
+    return _ramp("cosine", config, context)
 
 
 def smoothstep(config: Config, context: ScheduleContext) -> Ramp:
     """Returns the ramp that begins and ends slowly, by 3 t^2 - 2 t^3."""
-    return _short("smoothstep", config, context)
+    return _ramp("smoothstep", config, context)
 
 
 def exponential(config: Config, context: ScheduleContext) -> Ramp:
     """Returns the ramp on which what is left of the way falls by exp(-rate t); `rate` is 5 if left out."""
-    return _short("exponential", config, context)
+    return _ramp("exponential", config, context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,10 +181,3 @@ class Wsd:
         if self._ramp is not None:
             return self._ramp.changes()
         return (0, self.decay) if self.decay else (0,)
-
-    def __str__(self) -> str:
-        """Returns the schedule in a line."""
-        held = f"wsd: {self._knots.text(0)} up to step {self.decay}, then"
-        if self._ramp is None:
-            return f"{held} at once {self._knots.text(1)}"
-        return f"{held} {self.easing} to {self._knots.text(1)} by step {self._ramp.end}"

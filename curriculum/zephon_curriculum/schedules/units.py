@@ -15,6 +15,8 @@ from zephon import ScheduleContext
 
 _POSITION = re.compile(r"(\d[\d_]*(?:\.\d+)?)\s*([KMBT]?)\s*(%|tokens?|steps?)")
 _PART = re.compile(r"(\d+)\s*/\s*(\d+)")
+MAX_CHANGES = 1 << 22
+"""A schedule that changes at more steps is refused: its table would fill the memory."""
 _TIMES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 FORMS = 'steps (500), tokens ("2.5B tokens") or a part of the run ("80%", "4/5")'
 
@@ -97,3 +99,12 @@ def check_steps(what: str, steps: object, least: int) -> None:
     """Refuses what is no whole number of steps >= `least`."""
     if type(steps) is not int or steps < least:
         raise ValueError(f"{what} must be a whole number of steps >= {least}, got {steps!r}")
+
+
+def check_changes(where: str, count: int) -> None:
+    """Refuses a schedule that changes at more steps than a table can hold."""
+    if count > MAX_CHANGES:
+        raise ValueError(
+            f"{where}: changes at {count:,} steps, and a table holds at most {MAX_CHANGES:,}; "
+            "set `every`, or shorten it"
+        )

@@ -7,20 +7,16 @@ loader's own code; only the tokens are all zero and cost no memory, so the steps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zephon import Chunks, DataError, Fault, Loader, LoaderOptions, Opened, RandomReader, Texts, Tokens
-
-Int64 = NDArray[np.int64]
-Report = Callable[[str, int, int], None]
+from zephon_curriculum.counting import TOKEN_BYTES, Int64, Report, as_packed
 
 BATCH_BYTES = 4 << 20
-TOKEN_BYTES = 4
 
 
 class LengthReader:
@@ -96,14 +92,9 @@ def _count(opened: Opened, index: int, report: Report | None) -> Int64:
             lengths, faults = np.diff(offsets), texts.faults
             lengths = np.where(lengths > opened.encoder.num_special, lengths, 0)
         if faults:
-            _refuse(
-                dataset.name,
-                dataset.on_error,
-                reader,
-                int(chunk[faults[0][0]]),
-                int(record[faults[0][0]]),
-                faults[0][1],
-            )
+            if dataset.on_error == "raise":
+                place, fault = faults[0]
+                raise _fault(dataset.name, reader, int(chunk[place]), int(record[place]), fault)
             lengths[[place for place, _ in faults]] = 0
         found.append(lengths)
         done += len(lengths)
@@ -112,15 +103,14 @@ def _count(opened: Opened, index: int, report: Report | None) -> Int64:
     return np.concatenate(found)
 
 
-def _refuse(name: str, on_error: str, reader: RandomReader, chunk: int, record: int, fault: Fault) -> None:
-    if on_error == "raise":
-        file, number = reader.where(chunk, record)
-        raise DataError.explained(
-            f"dataset {name!r}, file {file!r}, record {number}: cannot be used ({fault.kind})",
-            got=fault.got,
-            rule=fault.rule,
-            cure='mend the record, or set on_error = "skip"',
-        )
+def _fault(name: str, reader: RandomReader, chunk: int, record: int, fault: Fault) -> DataError:
+    file, number = reader.where(chunk, record)
+    return DataError.explained(
+        f"dataset {name!r}, file {file!r}, record {number}: cannot be used ({fault.kind})",
+        got=fault.got,
+        rule=fault.rule,
+        cure='mend the record, or set on_error = "skip"',
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,11 +213,7 @@ def _lane_tokens(opened: Opened, reader: LengthReader, index: int, lane: int) ->
     if not count:
         return 0
     addresses = opened.locate(index, lane, np.arange(count, dtype=np.int64))
-    lengths, rule = reader.lengths(addresses.chunk, addresses.record), opened.packer.length
-    if rule.overlong == "truncate":
-        lengths = np.minimum(lengths, rule.max_tokens)
-    elif rule.overlong == "drop":
-        lengths = np.where(lengths > rule.max_tokens, 0, lengths)
+    lengths = as_packed(opened, reader.lengths(addresses.chunk, addresses.record))
     dataset = opened.recipe.datasets[index]
     held_out = opened.held_out[index] if opened.held_out else None
     if held_out is not None and dataset.held_out is not None and dataset.held_out.part == "train":

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon_curriculum.sampling import generator
+from zephon_curriculum.chance import generator
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -90,15 +90,13 @@ class Spread:
     variance: float
     freedom: float
     """Degrees of freedom of `variance`; infinite where it is 0."""
-    chunk_variance: float
-    """What one chunk, drawn alone, would add: it falls with the number of chunks, and not with bytes."""
 
 
 def spread(sample: Sample, values: Float64, slope: float = 0.0) -> Spread | None:
     """Returns the spread of the total of `values`; None where one chunk stands for others: nobody knows."""
     drawn = sample.inclusion < 1
     parts, freedoms = sample.within(values, slope)
-    between, between_freedom, alone = 0.0, math.inf, 0.0
+    between, between_freedom = 0.0, math.inf
     if drawn.any():
         number = int(drawn.sum())
         if number < 2:
@@ -107,14 +105,13 @@ def spread(sample: Sample, values: Float64, slope: float = 0.0) -> Spread | None
         center = float(((1 - chance) * expanded).sum() / (1 - chance).sum())
         squares = number / (number - 1) * (expanded - center) ** 2
         between, between_freedom = float(((1 - chance) * squares).sum()), number - 1.0
-        alone = float(squares.sum() * number)
     variance = between + float(parts.sum())
     if variance <= 0:
-        return Spread(variance=0.0, freedom=math.inf, chunk_variance=alone)
+        return Spread(variance=0.0, freedom=math.inf)
     below = (between / variance) ** 2 / between_freedom
     counted = freedoms > 0
     below += float((((parts / variance) ** 2)[counted] / freedoms[counted]).sum())
-    return Spread(variance=variance, freedom=1 / below if below else math.inf, chunk_variance=alone)
+    return Spread(variance=variance, freedom=1 / below if below else math.inf)
 
 
 def ratio_spread(sample: Sample, top: Float64, bottom: Float64) -> tuple[float, Spread | None]:
@@ -134,32 +131,17 @@ def rate_spread(sample: Sample, tokens: Float64, slope: float) -> tuple[float, S
 def _scaled(found: Spread | None, total: float) -> Spread | None:
     if found is None:
         return None
-    return Spread(
-        variance=found.variance / total**2,
-        freedom=found.freedom,
-        chunk_variance=found.chunk_variance / total**2,
-    )
-
-
-def interval(value: float, found: Spread, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Returns the t interval around a value, at least 0."""
-    half = half_width(found, confidence)
-    return max(0.0, value - half), value + half
+    return Spread(variance=found.variance / total**2, freedom=found.freedom)
 
 
 def half_width(found: Spread, confidence: float = CONFIDENCE) -> float:
     """Returns how far the t interval reaches to each side."""
     if found.variance <= 0:
         return 0.0
-    return quantile(found.freedom, confidence) * math.sqrt(found.variance)
-
-
-def quantile(freedom: float, confidence: float) -> float:
-    """Returns by how many standard errors the interval reaches to each side."""
     from scipy import stats
 
-    at = 0.5 + confidence / 2
-    return float(stats.norm.ppf(at) if math.isinf(freedom) else stats.t.ppf(at, freedom))
+    law = stats.norm if math.isinf(found.freedom) else stats.t(found.freedom)
+    return float(law.ppf(0.5 + confidence / 2)) * math.sqrt(found.variance)
 
 
 def bootstrap(

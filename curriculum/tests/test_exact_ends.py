@@ -10,7 +10,7 @@ import pytest
 from tests.helpers import Letters, digest_of, loaders, make_recipe, open_small, take_steps
 from zephon import Dataset, Opened, Recipe, Stages
 from zephon_curriculum.estimates import SAMPLED, DatasetEstimate, Estimates, Quantity
-from zephon_curriculum.exhaustion import census, exact_ends
+from zephon_curriculum.exact_ends import census, exact_ends
 from zephon_curriculum.plan import Plan, plan
 from zephon_curriculum.plan_ends import Interval
 

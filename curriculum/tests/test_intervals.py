@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from zephon_curriculum.intervals import Sample, bootstrap, half_width, rate_spread, ratio_spread, spread
 from zephon_curriculum.sampling import LOOKED_AT, choose, draw, draw_documents, inclusions, systematic
-from zephon_curriculum.statistics import Sample, bootstrap, interval, rate_spread, ratio_spread, spread
 
 CORPORA = 500
 Floats = NDArray[np.float64]
@@ -82,7 +82,7 @@ def test_a_census_is_exact() -> None:
     found = spread(sample, np.array([1.0, 5, 2, 7, 3]))
     assert found is not None
     assert found.variance == 0
-    assert interval(18.0, found) == (18.0, 18.0)
+    assert half_width(found) == 0
 
 
 # Coverage ---------------------------------------------------------------------------------------------------
@@ -155,8 +155,9 @@ def coverage(
         rate, rate_found = rate_spread(sample, column, slope)
         assert found is not None
         assert rate_found is not None
-        ends = interval(float(expanded.sum()), found)
-        rate_ends = interval(rate, rate_found)
+        value = float(expanded.sum())
+        ends = value - half_width(found), value + half_width(found)
+        rate_ends = rate - half_width(rate_found), rate + half_width(rate_found)
         if by_bootstrap:
             ends = bootstrap(sample, expanded, None, stream=str(number)) or ends
             bottom = sample.expanded(sample.bytes, 1.0)

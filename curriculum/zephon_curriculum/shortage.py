@@ -69,57 +69,43 @@ def _flow(
 ) -> tuple[tuple[set[int], set[int]], Fraction]:
     """Returns what the source still reaches, (patterns, datasets), and the largest flow."""
     left, free = list(supply), list(room)
-    sent: dict[tuple[int, int], Fraction] = {(p, d): Fraction(0) for p, ds in enumerate(edges) for d in ds}
+    sent = {(p, d): Fraction(0) for p, ds in enumerate(edges) for d in ds}
     while True:
-        path, reached = _path(left, free, edges, sent)
-        if not path:
+        way, reached = _way(left, free, edges, sent)
+        if not way:
             return reached, sum(supply) - sum(left, Fraction(0))
-        back = [sent[p, d] for (p, d), is_back in path if is_back]
-        first, last = path[0][0][0], path[-1][0][1]
-        amount = min([left[first], free[last], *back])
-        left[first] -= amount
-        free[last] -= amount
-        for pair, is_back in path:
-            sent[pair] += -amount if is_back else amount
+        ahead, back = (
+            set(zip(way[::2], way[1::2], strict=True)),
+            list(zip(way[2::2], way[1:-1:2], strict=True)),
+        )
+        amount = min([left[way[0]], free[way[-1]], *(sent[pair] for pair in back)])
+        left[way[0]] -= amount
+        free[way[-1]] -= amount
+        for pair in (*ahead, *back):
+            sent[pair] += amount if pair in ahead else -amount
 
 
-def _path(
+def _way(
     left: list[Fraction],
     free: list[Fraction],
     edges: list[list[int]],
     sent: Mapping[tuple[int, int], Fraction],
-) -> tuple[list[tuple[tuple[int, int], bool]], tuple[set[int], set[int]]]:
+) -> tuple[list[int], tuple[set[int], set[int]]]:
     """Returns a shortest way from a pattern with something left to a dataset with room, and what is reached.
 
-    Its steps are ((pattern, dataset), whether the flow between them is taken back).
+    A way names patterns and datasets in turn; from a dataset to a pattern flow is taken back.
     """
-    came: dict[tuple[bool, int], tuple[bool, int] | None] = {
-        (True, p): None for p, amount in enumerate(left) if amount
-    }
-    waiting = deque(came)
+    ways = {(True, p): [p] for p, amount in enumerate(left) if amount}
+    waiting = deque(ways)
     while waiting:
         is_pattern, node = here = waiting.popleft()
         if not is_pattern and free[node]:
-            return _steps_to(here, came), (set(), set())
-        if is_pattern:
-            beyond = [(False, d) for d in edges[node]]
-        else:
-            beyond = [(True, p) for p, ds in enumerate(edges) if node in ds and sent[p, node]]
-        for there in beyond:
-            if there not in came:
-                came[there] = here
+            return ways[here], (set(), set())
+        beyond = (
+            edges[node] if is_pattern else [p for p, ds in enumerate(edges) if node in ds and sent[p, node]]
+        )
+        for there in ((not is_pattern, n) for n in beyond):
+            if there not in ways:
+                ways[there] = [*ways[here], there[1]]
                 waiting.append(there)
-    return [], ({n for is_p, n in came if is_p}, {n for is_p, n in came if not is_p})
-
-
-def _steps_to(
-    end: tuple[bool, int], came: Mapping[tuple[bool, int], tuple[bool, int] | None]
-) -> list[tuple[tuple[int, int], bool]]:
-    found: list[tuple[tuple[int, int], bool]] = []
-    here, before = end, came[end]
-    while before is not None:
-        is_back = not before[0]
-        pair = (here[1], before[1]) if is_back else (before[1], here[1])
-        found.append((pair, is_back))
-        here, before = before, came[before]
-    return found[::-1]
+    return [], ({n for is_p, n in ways if is_p}, {n for is_p, n in ways if not is_p})

@@ -1,0 +1,58 @@
+"""Numbers as people read them: short amounts, intervals, parts in percent, steps.
+
+Upstream: plans, estimates, previews. Downstream: their tables, warnings and charts. Steps count from 0; a
+trainer that counts from 1 logs step s as s + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zephon_curriculum.plan_ends import Interval
+
+UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def short(number: float, digits: int = 4) -> str:
+    """Returns a number of so many digits, such as 12.35G; whole numbers below 10,000 as they are."""
+    if abs(number) < 10_000:
+        is_whole = number == int(number) or abs(number) >= 1000
+        return f"{number:,.0f}" if is_whole else f"{number:.{digits}g}"
+    size, unit = next((size, unit) for size, unit in UNITS if abs(number) >= size)
+    return f"{number / size:.{max(digits, 4) if unit == 'k' else digits}g}{unit}"
+
+
+def shown(interval: Interval, digits: int = 3) -> str:
+    """Returns a number with its interval, if it has one: `5.21 (4.8 to 5.7)`."""
+    return _with_ends(interval, lambda number: short(number, digits))
+
+
+def shown_steps(interval: Interval | None) -> str:
+    """Returns a step with its interval."""
+    return "-" if interval is None else _with_ends(interval, lambda step: f"{step:,.0f}")
+
+
+def _with_ends(interval: Interval, write: Callable[[float], str]) -> str:
+    value = write(interval.value)
+    if interval.low is None or interval.high is None:
+        return value
+    low, high = write(interval.low), write(interval.high)
+    return value if low == high else f"{value} ({low} to {high})"
+
+
+def percent(part: Fraction) -> str:
+    """Returns a part of the whole in percent: `12.5%`."""
+    return f"{float(100 * part):.4g}%"
+
+
+def plural(number: int, noun: str) -> str:
+    """Returns a number with its noun."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def named_step(step: int) -> str:
+    """Returns a step as people and trainers number it."""
+    return f"step {step} (a trainer that counts from 1 logs it as {step + 1})"
