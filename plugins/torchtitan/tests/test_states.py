@@ -205,3 +205,20 @@ def test_a_schedule_whose_future_alone_is_another_goes_on(
     job = titan.run(1, dump, "--checkpoint.enable", "--dataloader.recipe", str(recipe)).ok()
     same = [job.digests[step] == unbroken.digests[step] for step in range(STEPS)]
     assert same == [True] * 5 + [False] * 3
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_a_step_is_previewed_from_a_checkpoint(three_steps: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the rows from the checkpoint on are made, and they are those that a longer way gives."""
+    zc = pytest.importorskip("zephon_curriculum")
+    monkeypatch.setenv("ZEPHON_PLUGINS", "zephon-torchtitan,zephon-curriculum")
+    checkpoint = three_steps.dump / "checkpoint" / "step-3"
+    run = three_steps.dump / "data"
+    assert z.find_state(checkpoint) == phase.read_state(checkpoint)
+    cost = zc.preview_cost(run, range(4, 6), [2], checkpoint)
+    assert cost.num_rows == 3
+    near = zc.preview(run, range(4, 6), [2], checkpoint)
+    for path in sorted((run / "snapshots").rglob("*.json")):
+        path.unlink()
+    far = zc.preview(run, range(4, 6), [2])
+    assert near.digests() == far.digests()
