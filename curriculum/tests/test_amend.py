@@ -185,23 +185,26 @@ amendments = st.builds(
 )
 
 
-def naive(events: list[dict[str, Any]], gone: int | None, step: int) -> tuple[int, ...] | None:
-    """Returns the shares of one step, composed for it alone; None where that is refused."""
+def naive(events: list[dict[str, Any]], gone: int | None, step: int) -> tuple[int, ...]:
+    """Returns the shares of one step, composed for it alone."""
     kept = [e for number, e in enumerate(events, 1) if number != gone]
     base = TABLE.at(step)
     for event in kept:
         if "from_step" in event and event["from_step"] <= step:
             base = OTHER.at(step) if "table" in event else tuple(p for _, p in event["weights"])
     composed = begin(0, ScheduleTable(NAMES, (0,), (base,)), "one", BLOBS | Blobs({"one": TABLE}))
-    for number, event in enumerate(kept, 1):
-        if "ops" in event and event["at_step"] <= step < (event["until"] or 10**9):
-            op = event["ops"][0]
-            now = (
-                Weights(tuple(zip(NAMES, map(str, OTHER.at(step)), strict=True)))
-                if isinstance(op, Replace)
-                else op
-            )
-            composed = composed.with_amendment(Amendment(number=number, at_step=0, until=None, ops=(now,)))
+    there = [e for e in kept if "ops" in e and e["at_step"] <= step < (e["until"] or 10**9)]
+    absolute = [i for i, event in enumerate(there) if isinstance(event["ops"][0], Weights | Replace)]
+    for number, event in enumerate(
+        there[absolute[-1] if absolute else 0 :], 1
+    ):  # what is hidden does not count
+        op = event["ops"][0]
+        now = (
+            Weights(tuple(zip(NAMES, map(str, OTHER.at(step)), strict=True)))
+            if isinstance(op, Replace)
+            else op
+        )
+        composed = composed.with_amendment(Amendment(number=number, at_step=0, until=None, ops=(now,)))
     return composed.steps.at(0)
 
 

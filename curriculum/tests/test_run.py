@@ -35,6 +35,7 @@ from zephon_curriculum.cli.log import log as log_command
 from zephon_curriculum.log.entries import Accepted, Refused
 from zephon_curriculum.log.propose import Changes, read_documents
 from zephon_curriculum.log.steps import AmendError
+from zephon_curriculum.preview import preview, preview_cost
 from zephon_curriculum.run import Run
 
 OPTIONS = LoaderOptions(executor="inline", backend="tokenizers")
@@ -349,3 +350,72 @@ def test_documents_are_read_from_lines_or_from_what_show_prints(tmp_path: Path) 
     (tmp_path / "list").write_text("web web.jsonl\n")
     with pytest.raises(ValueError, match="line 1: a document is"):
         read_documents(tmp_path / "list")
+
+
+# What others may write, and what follows --------------------------------------------------------------------
+
+
+def test_a_run_goes_on_where_its_added_dataset_was_refused_after_all(place: Path) -> None:
+    """It was started with the dataset, so the log says so, whatever becomes of the proposal."""
+    run = begun(place)
+    state = go(run, 4)[1]
+    add = {"math": {"path": str(place / "data" / "math.jsonl")}}
+    late = run.amend(at_step=2, add=add, points="math=+50", reason="too late")
+    _, state = go(run, 3, state)
+    assert isinstance(run.history.verdicts[late.number], Refused)
+    assert [entry.body.kind for entry in run.log.read()].count("datasets") == 1
+    assert Run(place / "run").recipe.names == ("web", "code", "math")
+    assert go(Run(place / "run"), 2, state)[0] == fresh(run, 9)[7:]
+
+
+def test_another_dataset_of_a_name_that_was_added_is_refused(place: Path) -> None:
+    run = begun(place)
+    state = go(run, 2)[1]
+    run.amend(at_step=6, add={"math": {"path": str(place / "data" / "math.jsonl")}}, reason="one")
+    go(run, 1, state)
+    with pytest.raises(AmendError, match="math"):
+        run.amend(at_step=9, add={"math": {"path": "elsewhere.jsonl"}}, reason="another")
+
+
+@pytest.mark.parametrize("number", ["1e999999999", "nan", "inf", "1/0", "\u0663", "9" * 60, "-1"])
+def test_numbers_that_the_run_would_stand_still_over_are_refused(place: Path, number: str) -> None:
+    run = begun(place)
+    go(run, 1)
+    with pytest.raises((ValueError, AmendError)):
+        run.amend(at_step=9, weights={"web": number, "code": "1"}, reason="x")
+    assert len(run.history.entries) == 1
+
+
+def test_a_proposal_that_waits_can_be_given_up(place: Path) -> None:
+    run = begun(place)
+    state = go(run, 2)[1]
+    first = run.amend(at_step=6, retire=("web",), reason="no more web")
+    run.amend(withdraw=(first.number,), reason="after all")
+    found, _ = go(run, 8, state)
+    assert isinstance(run.history.verdicts[first.number], Accepted)
+    assert first.number in run.history.withdrawn
+    assert found == fresh(run, 10)[2:]
+    assert run.table.at(9) == run.recipe.compile_schedule().at(9)
+
+
+def test_a_nan_hunt(place: Path) -> None:
+    """A past step is shown from a state, skipped, and the rest is that of a fresh run with the log."""
+    run = begun(place)
+    with run.loader(OPTIONS) as loader:
+        plain = [digest_of(take_steps([loader], 1)[0]) for _ in range(4)]
+        state = union([loader])
+        plain += [digest_of(take_steps([loader], 1)[0]) for _ in range(8)]
+    write_state_file(state, place / "step-4.json")
+    shown = preview(run, [8], None, place / "step-4.json")
+    assert shown.digests() == preview(run, [8], None).digests()
+    assert preview_cost(run, [8], None, place / "step-4.json").num_rows == 5 * run.recipe.global_batch_size
+    skipping = run.amend(skip_steps=(8, 10), reason="NaN in step 8")
+    found: list[str] = []
+    for _ in range(2):
+        more, state = go(run, 4, state)
+        found += more
+    assert isinstance(run.history.verdicts[skipping.number], Accepted)
+    assert found == fresh(run, 12)[4:]
+    assert found[:4] == plain[4:8]
+    assert found[4:] != plain[8:12]
+    assert run.verify(options=OPTIONS).steps == range(12)

@@ -11,33 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zephon import Dataset, Recipe, ScheduleContext, find_plugin
-from zephon_curriculum.log.entries import Accepted
 from zephon_curriculum.log.folder import CurriculumLog, log_of
 from zephon_curriculum.log.history import History
-from zephon_curriculum.log.ops import Add
-
-
-def proposed(history: History) -> dict[str, Mapping[str, Any]]:
-    """Returns the datasets of add-proposals that are accepted or wait, by name, in order."""
-    found: dict[str, Mapping[str, Any]] = {}
-    numbers = [n for n, verdict in history.verdicts.items() if isinstance(verdict, Accepted)]
-    numbers = [n for n in numbers if n not in history.withdrawn]
-    for number in [*numbers, *sorted(history.pending)]:
-        proposal = history.proposal(number)
-        for op in () if proposal is None else proposal.ops:
-            if isinstance(op, Add):
-                found.setdefault(op.dataset, op.config)
-    return found
 
 
 def with_added(recipe: Recipe, log: CurriculumLog) -> Recipe:
-    """Returns the recipe with the datasets at its end that the log's amendments add, accepted or waiting.
+    """Returns the recipe with the datasets at its end that the log adds, or that waiting proposals ask for.
 
     The recipe itself where there are none, or no log.
     """
     if not log.exists:
         return recipe
-    added = {n: c for n, c in proposed(History.read(log)).items() if n not in recipe.names}
+    added = {n: c for n, c in History.read(log).wanted().items() if n not in recipe.names}
     if not added:
         return recipe
     datasets = tuple(dataset_of(name, config) for name, config in added.items())

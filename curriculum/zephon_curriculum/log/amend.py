@@ -213,6 +213,22 @@ def _amended(steps: Steps, amendment: Amendment, names: tuple[str, ...], blobs: 
     return steps
 
 
+def check_schedule(table: ScheduleTable, names: tuple[str, ...]) -> None:
+    """Raises AmendError for a table that is no schedule of the run's datasets, or more than shares."""
+    if (found := table.names) != names[: len(found)]:
+        raise AmendError(f"the schedule is of datasets {found}, the run has {names}")
+    if table.skips or table.drops:
+        raise AmendError("the schedule skips steps or documents; ask for that by itself")
+    starts, numbers = table.starts, (*table.starts, *(part for shares in table.shares for part in shares))
+    if any(type(number) is not int or number < 0 for number in numbers):
+        raise AmendError("the schedule's steps and shares must be whole numbers >= 0")
+    ascend = all(a < b for a, b in pairwise(starts))
+    if not starts or starts[0] or len(starts) != len(table.shares) or not ascend:
+        raise AmendError(f"the schedule's steps must ascend from 0, each with its shares, got {starts[:8]}")
+    if wrong := [shares for shares in table.shares if (len(shares), sum(shares)) != (len(found), PARTS)]:
+        raise AmendError(f"the schedule's shares must sum to {PARTS:,} over its datasets, got {wrong[0]}")
+
+
 def rule_of(op: Op, names: tuple[str, ...]) -> Rule | None:
     """Returns what an op does to the shares of one step; None for one that changes none."""
     if isinstance(op, Weights):

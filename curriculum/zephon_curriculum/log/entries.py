@@ -82,6 +82,15 @@ class RecipeChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Datasets:
+    """The datasets of a run that was started with more, which proposals ask for; they have no share by it."""
+
+    step: int
+    names: tuple[str, ...]
+    kind: ClassVar[str] = "datasets"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What a controller decided, and all that it had seen since its last decision."""
 
@@ -106,9 +115,9 @@ class Fork:
     kind: ClassVar[str] = "fork"
 
 
-Body = Base | Proposal | Accepted | Refused | RecipeChange | Decision | Fork
+Body = Base | Proposal | Accepted | Refused | RecipeChange | Datasets | Decision | Fork
 KINDS: Mapping[str, type[Body]] = {
-    body.kind: body for body in (Base, Proposal, Accepted, Refused, RecipeChange, Decision, Fork)
+    body.kind: body for body in (Base, Proposal, Accepted, Refused, RecipeChange, Datasets, Decision, Fork)
 }
 FRAME = ("number", "previous", "kind", "hash")
 
@@ -192,6 +201,16 @@ def make_entry(number: int, previous: str, body: Body) -> Entry:
     return Entry(number, previous, body, _hash(_content(number, previous, body)))
 
 
+def read_body(given: Mapping[str, Any]) -> Body:
+    """Returns what `body_json` wrote, in an entry or alone; ValueError for an unknown kind or field."""
+    rest = {name: value for name, value in given.items() if name not in FRAME}
+    kind = str(given.get("kind"))
+    if kind not in KINDS:
+        raise ValueError(f"kind {kind!r} is unknown; known are {', '.join(KINDS)}")
+    names = tuple(field.name for field in fields(KINDS[kind]))
+    return KINDS[kind](**read_fields(rest, names, READ, f"kind {kind}"))
+
+
 def read_entry(data: bytes, number: int, previous: str | None, where: str) -> Entry:
     """Returns the entry that a file holds; StateError, naming it by `where`, for one that is not `number`.
 
@@ -199,17 +218,12 @@ def read_entry(data: bytes, number: int, previous: str | None, where: str) -> En
     """
     try:
         given = table(json.loads(data.decode(), parse_constant=_no_constant))
-        rest = {name: value for name, value in given.items() if name not in FRAME}
-        kind = str(given.get("kind"))
-        if kind not in KINDS:
-            raise ValueError(f"kind {kind!r} is unknown; known are {', '.join(KINDS)}")
-        names = tuple(field.name for field in fields(KINDS[kind]))
-        body = KINDS[kind](**read_fields(rest, names, READ, f"kind {kind}"))
+        body = read_body(given)
         entry = Entry(whole(given.get("number")), text(given.get("previous")), body, text(given.get("hash")))
-    except ValueError as error:
+        found = _hash({name: value for name, value in given.items() if name != "hash"})
+    except (ValueError, RecursionError) as error:
         raise broken(where, f"{error}", "an entry is the JSON that zephon wrote, whole") from None
-    content = {name: value for name, value in given.items() if name != "hash"}
-    if _hash(content) != entry.hash:
+    if found != entry.hash:
         raise broken(
             where, f"it says hash {entry.hash[:12]}, and its content has another", "no entry is edited"
         )

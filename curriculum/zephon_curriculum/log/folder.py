@@ -6,6 +6,7 @@ one writer creates and nobody changes; who comes second takes the next number.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -68,11 +69,15 @@ class CurriculumLog:
             )
         found = sorted((name for name in names if ENTRY.fullmatch(name)), key=lambda n: (int(n[:-5]), n))
         entries: list[Entry] = []
-        for number, name in enumerate(found):
-            if name != _name(number):
-                raise broken(self._where(_name(number)), "no such file", "entries are numbered without a gap")
+        last = max((int(name[:-5]) for name in found), default=-1)
+        for number in range(last + 1):
+            name = _name(number)
+            if self._store.read(name) is None:  # a listing may lack what came while it was made
+                raise broken(self._where(name), "no such file", "entries are numbered without a gap")
             previous = entries[-1].hash if entries else ""
             entries.append(read_entry(self._whole(name), number, previous, self._where(name)))
+        if twice := [name for name in found if name != _name(int(name[:-5]))]:
+            raise broken(self._where(twice[0]), "a number twice", "every entry has one file")
         return entries
 
     def read_new(self, number: int, previous: str) -> list[Entry]:
@@ -146,7 +151,7 @@ class CurriculumLog:
         for name in sorted(set(names)):
             data = self._store.read(name)
             if data is not None and hashlib.sha256(data).hexdigest() == Path(name).stem:
-                found[name] = data.decode()
+                found[name] = data.decode(errors="replace")
         return found
 
     def copy_to(self, other: CurriculumLog, entries: Sequence[Entry]) -> None:
@@ -183,15 +188,16 @@ def blob_names(body: Body) -> list[str]:
 
 
 def read_blobs(raw: dict[str, str]) -> Blobs:
-    """Returns what `raw_blobs` found as values."""
+    """Returns what `raw_blobs` found as values; without those that zephon did not write."""
     tables, documents = {}, {}
     for name, text in raw.items():
         sha = Path(name).stem
-        if name.startswith(TABLES):
-            tables[sha] = ScheduleTable.from_json(json.loads(text))
-        else:
-            lines = (json.loads(line) for line in text.splitlines())
-            documents[sha] = tuple((str(d), str(f), int(r)) for d, f, r in lines)
+        with contextlib.suppress(ValueError, TypeError, KeyError, IndexError, RecursionError):
+            if name.startswith(TABLES):
+                tables[sha] = ScheduleTable.from_json(json.loads(text))
+            else:
+                lines = (json.loads(line) for line in text.splitlines())
+                documents[sha] = tuple((str(d), str(f), int(r)) for d, f, r in lines)
     return Blobs(tables, documents)
 
 

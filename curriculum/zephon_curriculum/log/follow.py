@@ -22,7 +22,7 @@ from zephon_curriculum.log.amend import Composed
 from zephon_curriculum.log.entries import Accepted, Base, Body, Decision, Entry, Fork, Proposal, RecipeChange
 from zephon_curriculum.log.folder import CurriculumLog, read_blobs
 from zephon_curriculum.log.history import History, judge
-from zephon_curriculum.log.launch import Change, begin_log, check_recipe, plain, recipe_change
+from zephon_curriculum.log.launch import Change, More, begin_log, check_recipe, plain, recipe_change
 from zephon_curriculum.log.message import NOTHING, pack, pack_error, unpack
 from zephon_curriculum.log.steering import decide
 
@@ -90,7 +90,7 @@ class Updates:
         self._controller: Controller | None = None
         self._asked, self._restored = -1, -1
         self._coming: deque[tuple[int, ScheduleTable]] = deque()
-        self._change: Change | None = None
+        self._change: Change | More | None = None
         self._tried: Body | None = None
         self._collective(lambda: self._open(lead_steps))
         check_recipe(self.history, self.recipe)
@@ -274,14 +274,18 @@ class Updates:
         self._take(self._folder.append(body, len(history.entries), history.head, self._refuse_other_run))
 
     def _change_recipe(self, step: int) -> None:
-        """Writes down that the recipe says something else from here on; refuses what changes the past."""
+        """Writes down that the recipe says something else from here on, or has more datasets.
+
+        Refuses what changes the past.
+        """
         if self._change is None:
             return
         assert self._folder is not None
         at_start = self._restored in (-1, step)  # else rows of this step may be mixed
         first = self.history.composed.first_free(step if at_start else step + self.lead_steps + 1)
         entry = self._change.at(self.history, first)
-        self._folder.put_table(plain(self._table))
+        if isinstance(self._change, Change):
+            self._folder.put_table(plain(self._table))
         self._write(entry)
         self._change = None
 

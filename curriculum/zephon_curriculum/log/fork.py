@@ -48,6 +48,8 @@ def fork_run(
     it is written beside. Raises StateError for one that the fork cannot go on from, and for a folder in use.
     """
     check_at_step(at_step)
+    if "://" in os.fspath(into):
+        raise ValueError(f"`into` must be a folder of this machine, got {os.fspath(into)!r}; a run folder is")
     parent, folder = log_of(run), Path(into)
     entries = parent.read()
     history = History.of(entries, read_blobs(parent.raw_blobs(entries)))

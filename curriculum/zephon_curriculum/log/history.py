@@ -7,12 +7,14 @@ law: no time, rank or listing decides anything, only the entries and the step of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from zephon import DataError, StateError
-from zephon_curriculum.log.amend import Amendment, Blobs, Composed, Layer, begin
+from zephon_curriculum.log.amend import Amendment, Blobs, Composed, Layer, begin, check_schedule
 from zephon_curriculum.log.entries import (
     Accepted,
     Base,
+    Datasets,
     Decision,
     Entry,
     Fork,
@@ -40,6 +42,8 @@ class History:
         """By number of the proposal."""
         self.withdrawn: set[int] = set()
         """Proposals and decisions that do not count any more."""
+        self.added: dict[str, Mapping[str, Any]] = {}
+        """By name the tables of the datasets that proposals added, in order; a run has them from then on."""
         self._composed: Composed | None = None
 
     @classmethod
@@ -109,7 +113,8 @@ class History:
             case Proposal():
                 self.pending[number] = body
             case Accepted():
-                self._composed = amended(self, body.proposal)
+                before, self._composed = self.composed.names, amended(self, body.proposal)
+                self._note_added(before, [self.pending[body.proposal]])
                 self.withdrawn.update(
                     op.entry for op in self._pop(body.proposal).ops if isinstance(op, Withdraw)
                 )
@@ -120,12 +125,35 @@ class History:
             case RecipeChange():
                 _need(blob_names(body), self.composed.blobs)
                 layer = Layer(number=number, from_step=body.step, table=body.table)
-                self._composed = self.composed.with_names(body.names).with_layer(layer)
+                before, named = self.composed.names, self.composed.with_names(body.names)
+                self._composed = named.with_layer(layer)
+                self._note_added(before, self._waiting())
+            case Datasets():
+                before, self._composed = self.composed.names, self.composed.with_names(body.names)
+                self._note_added(before, self._waiting())
             case Decision():
                 if body.weights is not None:
                     self._composed = self.composed.with_layer(decided(number, body))
             case Fork():
                 self._fork(body)
+
+    def _waiting(self) -> list[Proposal]:
+        return [self.pending[number] for number in sorted(self.pending)]
+
+    def _note_added(self, before: tuple[str, ...], proposals: Iterable[Proposal]) -> None:
+        """Notes the tables of the datasets that are new since `before`, as the first proposal has each."""
+        asked = adds(proposals)
+        new = self.composed.names[len(before) :]
+        self.added |= {name: asked[name] for name in new if name in asked}
+
+    def wanted(self) -> dict[str, Mapping[str, Any]]:
+        """Returns by name the tables of the datasets to start with: those added, and those that wait."""
+        waiting = self._waiting()
+        given_up = {op.entry for proposal in waiting for op in proposal.ops if isinstance(op, Withdraw)}
+        found = dict(self.added)
+        for name, config in adds(self.pending[n] for n in sorted({*self.pending} - given_up)).items():
+            found.setdefault(name, config)
+        return found
 
     def _pop(self, number: int) -> Proposal:
         if number not in self.pending:
@@ -165,6 +193,16 @@ class History:
         return body if isinstance(body, Proposal) else None
 
 
+def adds(proposals: Iterable[Proposal]) -> dict[str, Mapping[str, Any]]:
+    """Returns by name the tables of datasets that proposals add, the first of each name."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for proposal in proposals:
+        for op in proposal.ops:
+            if isinstance(op, Add):
+                found.setdefault(op.dataset, op.config)
+    return found
+
+
 def _need(names: list[str], blobs: Blobs) -> None:
     known = {f"tables/{sha}.json" for sha in blobs.tables} | {
         f"documents/{sha}.jsonl" for sha in blobs.documents
@@ -184,11 +222,11 @@ def amended(history: History, number: int, proposal: Proposal | None = None) -> 
 
     AmendError where that cannot be, whatever the step.
     """
-    proposal = proposal or history.pending.get(number)
+    is_new, proposal = proposal is not None, proposal or history.pending.get(number)
     if proposal is None:
         raise AmendError(f"entry {number} is no proposal that waits for a verdict")
     composed = history.composed
-    check_proposal(history, proposal)
+    check_proposal(history, proposal, is_new=is_new)
     for op in proposal.ops:
         if isinstance(op, Withdraw):
             composed = composed.without(op.entry)
@@ -199,8 +237,11 @@ def amended(history: History, number: int, proposal: Proposal | None = None) -> 
     return composed.with_amendment(Amendment(number=number, at_step=proposal.at_step, until=last, ops=rest))
 
 
-def check_proposal(history: History, proposal: Proposal) -> None:
-    """Raises AmendError for a proposal that says too little, too much, or what is not there."""
+def check_proposal(history: History, proposal: Proposal, *, is_new: bool = False) -> None:
+    """Raises AmendError for a proposal that says too little, too much, or what is not there.
+
+    One that `is_new` may give up what still waits: the run decides on that first.
+    """
     _need(blob_names(proposal), history.composed.blobs)
     if not proposal.ops:
         raise AmendError("it asks for nothing")
@@ -212,6 +253,8 @@ def check_proposal(history: History, proposal: Proposal) -> None:
             raise AmendError(f"{op.kind} takes no `until`")
         match op:
             case Add():
+                if op.dataset in names and history.added.get(op.dataset) != op.config:
+                    raise AmendError(f"there is another dataset {op.dataset!r} already; give it another name")
                 names = names if op.dataset in names else (*names, op.dataset)
             case Weights():
                 if missing := [name for name in names if name not in dict(op.weights)]:
@@ -219,11 +262,10 @@ def check_proposal(history: History, proposal: Proposal) -> None:
                         f"no weight for dataset {missing[0]!r}; write {missing[0]}=0 to leave it out"
                     )
             case Replace():
-                if (found := history.composed.blobs.tables[op.schedule].names) != names[: len(found)]:
-                    raise AmendError(f"the schedule is of datasets {found}, the run has {names}")
+                check_schedule(history.composed.blobs.tables[op.schedule], names)
             case SkipSteps() if not proposal.at_step == op.start < op.stop:
                 raise AmendError(f"skipped steps [a, b) have at_step = a < b, got [{op.start}, {op.stop})")
-            case Withdraw():
+            case Withdraw() if not (is_new and op.entry in history.pending):
                 _check_withdraw(history, op.entry)
 
 

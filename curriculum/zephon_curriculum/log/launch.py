@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 
 from zephon import Recipe, ScheduleTable, StateError
-from zephon_curriculum.log.added import proposed
 from zephon_curriculum.log.amend import Blobs, Layer
-from zephon_curriculum.log.entries import Base, RecipeChange
+from zephon_curriculum.log.entries import Base, Datasets, RecipeChange
 from zephon_curriculum.log.folder import CurriculumLog, table_hash
 from zephon_curriculum.log.history import History
 from zephon_curriculum.log.steps import AmendError, Steps, merged
@@ -109,17 +108,28 @@ class Change:
         return entry
 
 
+@dataclass(frozen=True, slots=True)
+class More:
+    """Datasets that the run was started with because proposals add them, whatever the verdict on those."""
+
+    names: tuple[str, ...]
+
+    def at(self, history: History, step: int) -> Datasets:
+        """Returns the entry of them."""
+        return Datasets(step=step, names=self.names)
+
+
 def _table(names: tuple[str, ...], steps: Steps) -> ScheduleTable:
     return ScheduleTable(names, steps.starts, steps.shares)
 
 
-def recipe_change(history: History, recipe: Recipe, table: ScheduleTable) -> Change | None:
+def recipe_change(history: History, recipe: Recipe, table: ScheduleTable) -> Change | More | None:
     """Returns how the recipe differs from what the log has of recipes; None where it does not."""
     steps, composed = merged(table.starts, table.shares), history.composed
     is_equal = composed.recipe().widened(len(table.names)) == steps
     has_ended = recipe.controller is None and any(decision.weights for decision in history.decisions())
-    added = {*table.names[len(composed.names) :]} - {*proposed(history)}  # their proposals add the others
+    added = {*table.names[len(composed.names) :]} - {*history.wanted()}
     if is_equal and not has_ended and not added:
-        return None
+        return None if table.names == composed.names else More(table.names)
     sha = table_hash(_table(table.names, steps))
     return Change(table.names, sha, recipe.fingerprint(), steps)

@@ -6,6 +6,7 @@ Numbers are kept as the text that was given, so that a share is an exact fractio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -13,14 +14,23 @@ from typing import Any, ClassVar
 
 Numbers = tuple[tuple[str, str], ...]
 """(dataset, number as text), in the order given."""
+NUMBER = re.compile(r"[+-]?(\d+/\d+|(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?)", re.ASCII | re.IGNORECASE)
+MAX_LETTERS = 40
+MAX_NUMBER = 10**15
 
 
 def exact(text: str) -> Fraction:
-    """Returns the number that a text such as `1.1`, `+10` or `1/3` says; ValueError for another text."""
+    """Returns the number that a text such as `1.1`, `+10` or `1/3` says; ValueError for another text.
+
+    Nor a number too long to reckon with: the run would stand still over 1e999999999.
+    """
     try:
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"{text!r} is no number; write 6, 1.1 or 1/3") from None
+        number = Fraction(text) if len(text) <= MAX_LETTERS and NUMBER.fullmatch(text) else None
+    except ZeroDivisionError:
+        number = None
+    if number is None or abs(number) > MAX_NUMBER:
+        raise ValueError(f"{text!r:.60} is no number up to 10^15; write 6, 1.1 or 1/3")
+    return number
 
 
 def numbers(given: Mapping[str, object], what: str, *, signed: bool = False) -> Numbers:

@@ -16,8 +16,8 @@ from typing import Any, TypedDict
 
 from zephon import Recipe, ScheduleTable, read_log_files
 from zephon_curriculum.log.added import dataset_of
-from zephon_curriculum.log.amend import Composed, Document
-from zephon_curriculum.log.entries import Entry, Proposal
+from zephon_curriculum.log.amend import Composed, Document, check_schedule
+from zephon_curriculum.log.entries import Entry, Proposal, body_json, read_body
 from zephon_curriculum.log.folder import CurriculumLog, blob_names, read_blobs
 from zephon_curriculum.log.history import History, amended, first_step
 from zephon_curriculum.log.ops import (
@@ -99,12 +99,14 @@ def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None 
     """
     history = History.read(log)
     ops = tuple(_ops(log, request, history.composed.names))
-    proposal = Proposal(
-        at_step=_at_step(request, history),
-        until=request.until,
-        ops=ops,
-        reason=request.reason,
-        author=request.author,
+    proposal = as_read(
+        Proposal(
+            at_step=_at_step(request, history),
+            until=request.until,
+            ops=ops,
+            reason=request.reason,
+            author=request.author,
+        )
     )
     before = history.composed
     history.use(read_blobs(log.raw_files(blob_names(proposal))))
@@ -119,9 +121,19 @@ def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None 
     )
 
 
+def as_read(proposal: Proposal) -> Proposal:
+    """Returns a proposal as all will read it; ValueError where they could not, and the chain would break."""
+    try:
+        found = read_body(json.loads(json.dumps(body_json(proposal), allow_nan=False)))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"this cannot be proposed: {error}") from None
+    assert isinstance(found, Proposal)
+    return found
+
+
 def write_proposal(log: CurriculumLog, proposal: Proposal) -> Entry:
     """Writes a proposal as the newest entry and returns it."""
-    history = History.read(log)
+    proposal, history = as_read(proposal), History.read(log)
     return log.append(proposal, len(history.entries), history.head)[-1]
 
 
@@ -156,7 +168,7 @@ def _at_step(request: Request, history: History) -> int:
         return request.at_step
     if request.skip_steps is not None:
         return request.skip_steps[0]
-    begins = history.begins()
+    begins = history.begins() | {number: waits.at_step for number, waits in history.pending.items()}
     steps = [begins[number] for number in request.withdraw if number in begins]
     if steps:
         return min(steps)
@@ -173,6 +185,7 @@ def _ops(log: CurriculumLog, request: Request, names: tuple[str, ...]) -> Iterab
         dataset_of(name, config)
         yield Add(name, dict(config))
     if request.schedule is not None:
+        check_schedule(request.schedule, names)
         yield Replace(log.put_table(request.schedule))
     if request.weights is not None:
         yield Weights(numbers(parse(request.weights, "weights"), "weights"))
@@ -185,7 +198,7 @@ def _ops(log: CurriculumLog, request: Request, names: tuple[str, ...]) -> Iterab
     if request.skip_steps is not None:
         yield SkipSteps(*request.skip_steps)
     if request.skip_documents is not None:
-        documents = sorted(set(request.skip_documents))
+        documents = sorted({_document(list(given), "skip_documents") for given in request.skip_documents})
         if not documents:
             raise AmendError("the list of documents to skip is empty")
         yield SkipDocuments(log.put_documents(documents), len(documents))
@@ -233,7 +246,8 @@ def _document(given: object, where: str) -> Document:
     fields = [given.get(n) for n in ("dataset", "file", "record")] if isinstance(given, Mapping) else given
     if isinstance(fields, list) and len(fields) == 3:
         name, file, record = fields
-        if isinstance(name, str) and isinstance(file, str) and name and file and str(record).isdecimal():
+        is_record = type(record) in (int, str) and str(record).isdecimal()
+        if isinstance(name, str) and isinstance(file, str) and name and file and is_record:
             return name, file, int(record)
     raise ValueError(f"{where}: a document is `dataset file record`, got {given!r:.80}")
 

@@ -54,7 +54,7 @@ class LocalStore:
         """Returns what a file holds, or None where there is none."""
         try:
             return (self._folder / name).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def create(self, name: str, data: bytes) -> bool:
@@ -164,7 +164,9 @@ class RemoteStore:
 
 
 def open_store(url: str) -> Store:
-    """Returns the files at a path or fsspec URL."""
+    """Returns the files at a path or fsspec URL; a path is taken as it is, `::` or `~` in it too."""
+    if "://" not in url:
+        return LocalStore(os.path.abspath(url))
     system, path = fsspec.core.url_to_fs(url)
     return LocalStore(path) if isinstance(system, LocalFileSystem) else RemoteStore(system, path)
 
