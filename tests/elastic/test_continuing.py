@@ -321,7 +321,7 @@ def test_first_credits_come_once_over_all_phases() -> None:
     second = open_small(small(schedule=Stages({0: even, 2: all_three})).continue_from(state))
     with loaders(second) as (loader,):
         assert loader._table.mixed.fresh == {2: (2,)}
-        assert loader._table.first_active() == (0, 0, 2)
+        assert loader._table.mixed.first_active() == (0, 0, 2)
         take_steps([loader], 3)
         late = loader.state_dict()
     third = open_small(small(schedule=Constant(all_three)).continue_from(late))
