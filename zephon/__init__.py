@@ -27,7 +27,7 @@ from zephon.errors import (
 from zephon.files import check_file, open_file, read_range
 from zephon.loader import Loader
 from zephon.lock import ALLOWANCES
-from zephon.logged import LoggedRows
+from zephon.logged import LoggedRows, newest_table
 from zephon.mixture import Ledger, MixtureWorkSource, WorkSource
 from zephon.opened import Opened, default_cache, open_recipe
 from zephon.options import LoaderOptions
@@ -39,8 +39,7 @@ from zephon.readers.base import Chunks, Column, Origin, RandomReader, Reader, Te
 from zephon.readers.parts import RecordSource
 from zephon.recipe import Recipe
 from zephon.replay import Change, changed_lock
-from zephon.runfolder import read_lock, read_log_files
-from zephon.runtables import read_table
+from zephon.runfolder import last_steps, read_lock, read_log_files
 from zephon.schedule import (
     Constant,
     Drop,
@@ -131,13 +130,14 @@ __all__ = [
     "find_plugin",
     "find_snapshot",
     "find_state",
+    "last_steps",
+    "newest_table",
     "open_file",
     "open_recipe",
     "read_lock",
     "read_log_files",
     "read_range",
     "read_state_file",
-    "read_table",
     "saved_steps",
     "shares_of",
     "step_digest",

@@ -172,3 +172,9 @@ def test_explain_command(run: Any) -> None:
     data = json.loads(run("explain", "run", "--step", "7", "--lane", "2", "--json")[1])
     assert [entry["number"] for entry in data["entries"]] == [0, 1]
     assert len(data["rows"]) == 2
+
+
+def test_a_schedule_that_is_set_counts_in_place_of_the_runs(run: Any) -> None:
+    setting = ("--set", "schedule.weights={ web = 0, code = 1 }", "--steps", "2:4", "--json")
+    data = json.loads(run("preview", "run", *setting)[1])
+    assert {piece["dataset"] for row in data["rows"] for piece in row["pieces"]} == {"code"}

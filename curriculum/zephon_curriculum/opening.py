@@ -19,10 +19,9 @@ from zephon import (
     ScheduleTable,
     find_snapshot,
     find_state,
+    newest_table,
     open_recipe,
     read_lock,
-    read_log_files,
-    read_table,
     saved_steps,
 )
 from zephon.cli.common import LateProgress, Source
@@ -45,6 +44,11 @@ class Opening:
     """NAME=VALUE, put over the recipe's."""
     cache: Path | None = None
     backend: str = "auto"
+
+    @property
+    def has_schedule(self) -> bool:
+        """Returns whether the settings give a schedule, which then counts in place of a run's."""
+        return any(name.startswith("schedule") for name in self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def table_of(named: Named, how: Opening = PLAIN) -> ScheduleTable:
     if isinstance(named, Opened):
         return named.table
     table = recipe_of(named, how).compile_schedule()
-    folder = folder_of(named)
+    folder = None if how.has_schedule else folder_of(named)
     return table if folder is None else _table_in(folder, table)
 
 
@@ -98,7 +102,7 @@ def opened(named: Named, how: Opening = PLAIN, progress: LateProgress | None = N
     lock = None if folder is None or not recipe.follows_lock else read_lock(folder)
     found = open_recipe(recipe, cache=how.cache, backend=how.backend, report=progress, lock=lock)
     try:
-        yield Found(_with_table(found, folder), folder)
+        yield Found(found if how.has_schedule else _with_table(found, folder), folder)
     finally:
         found.close()
 
@@ -115,8 +119,7 @@ def _table_in(folder: Path, own: ScheduleTable) -> ScheduleTable:
     log = log_of(folder)
     if log.exists:
         return History.read(log).composed.table().with_datasets(own.names, own.begun)
-    files = read_log_files(folder)
-    written = read_table(folder, files[-1].schedule) if files else None
+    written = newest_table(folder)
     return own if written is None else written.with_datasets(own.names, own.begun)
 
 

@@ -21,10 +21,10 @@ from zephon import (
     Opened,
     Recipe,
     ScheduleTable,
+    newest_table,
     open_recipe,
     read_lock,
     read_log_files,
-    read_table,
 )
 from zephon_curriculum.log.added import recipe_of_run
 from zephon_curriculum.log.entries import Entry
@@ -157,7 +157,7 @@ class Run:
         end, num_rows = min(wanted.stop, logged.end_step), 0
         chosen = replace(options or LoaderOptions(), replay=self.folder)
         with closing(self._open(recipe, chosen)) as opened:
-            table = read_table(self.folder, logged.schedule)
+            table = newest_table(self.folder)
             known = opened if table is None else replace(opened, table=fitted(table, recipe))
             with Loader(known, chosen) as loader:
                 for batch in loader if end else ():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from zephon import Recipe, ScheduleTable, read_log_files
+from zephon import Recipe, ScheduleTable, last_steps, read_log_files
 from zephon_curriculum.log.added import dataset_of
 from zephon_curriculum.log.amend import Composed, Document, check_schedule
 from zephon_curriculum.log.entries import Entry, Proposal, body_json, read_body
@@ -37,7 +37,6 @@ from zephon_curriculum.log.steps import AmendError
 
 Given = Mapping[str, Any] | str
 """Numbers by dataset, or text: `web=6,code=4`."""
-TAIL_BYTES = 64 << 10
 
 
 class Changes(TypedDict, total=False):
@@ -141,19 +140,7 @@ def newest_step(run: str | os.PathLike[str]) -> int | None:
     """Returns the last step that the newest attempt of a run folder logged; None without any."""
     files = read_log_files(Path(run)) if Path(run).is_dir() else []
     newest = max((file.attempt for file in files), default=0)
-    return max((_last_step(file.path) for file in files if file.attempt == newest), default=None)
-
-
-def _last_step(path: Path) -> int:
-    """Returns the step of the last whole line of a batch log; reads its end only."""
-    with path.open("rb") as stream:
-        end, size = stream.seek(0, os.SEEK_END), TAIL_BYTES
-        while True:
-            stream.seek(max(0, end - size))
-            lines = stream.read().split(b"\n")[(size < end) : -1]  # of the first there may be only a part
-            if lines or size >= end:
-                return int(json.loads(lines[-1]).get("step", 0))
-            size *= 8
+    return max(last_steps(file for file in files if file.attempt == newest).values(), default=None)
 
 
 def check_at_step(step: object) -> None:
