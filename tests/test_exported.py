@@ -26,6 +26,7 @@ EXPORTED = [
     "Fault",
     "Ledger",
     "Loader",
+    "LoaderKeywords",
     "LoaderOptions",
     "LoggedRows",
     "MixtureWorkSource",

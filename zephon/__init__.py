@@ -30,7 +30,7 @@ from zephon.lock import ALLOWANCES
 from zephon.logged import LoggedRows, newest_table
 from zephon.mixture import Ledger, MixtureWorkSource, WorkSource
 from zephon.opened import Opened, default_cache, open_recipe
-from zephon.options import LoaderOptions
+from zephon.options import LoaderKeywords, LoaderOptions
 from zephon.packing import Packer, PackerPlan, Packing
 from zephon.paths import DataFile
 from zephon.pipeline import Pipeline
@@ -92,6 +92,7 @@ __all__ = [
     "Fault",
     "Ledger",
     "Loader",
+    "LoaderKeywords",
     "LoaderOptions",
     "LoggedRows",
     "MixtureWorkSource",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Iterator
 
@@ -18,3 +19,11 @@ def _own_plugins() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ZEPHON_PLUGINS", "zephon-curriculum")
         yield
+
+
+@pytest.fixture(autouse=True)
+def _csv_limit() -> Iterator[None]:
+    """Gives the fields of CSV files the limit that Python begins with, whatever has been read before."""
+    before = csv.field_size_limit(131072)
+    yield
+    csv.field_size_limit(before)

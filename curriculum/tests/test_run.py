@@ -248,7 +248,10 @@ def test_amend_shows_what_it_would_do_and_writes_a_proposal(place: Path, call: C
     assert len(run.log.read()) == 1
     assert call(*ask, "--wait", "0.1") == (
         0,
-        shown.replace("dry run: nothing was written", "entry 1: no verdict yet"),
+        shown.replace(
+            "dry run: nothing was written",
+            "entry 1: no verdict yet; it waits for the run, do not send it again",
+        ),
     )
     with run.loader(OPTIONS) as loader:
         take_steps([loader], 1)
@@ -419,3 +422,33 @@ def test_a_nan_hunt(place: Path) -> None:
     assert found[:4] == plain[4:8]
     assert found[4:] != plain[8:12]
     assert run.verify(options=OPTIONS).steps == range(12)
+
+
+def test_a_dataset_that_no_run_could_start_with_is_refused_when_it_is_proposed(
+    place: Path, call: Call
+) -> None:
+    go(begun(place), 1)
+    (place / "bad.toml").write_text('[[datasets]]\nname = "papers"\npath = "/no/such/*.jsonl"\n')
+    arguments = ("amend", "run", "--at-step", "9", "--add", "bad.toml", "--reason", "x")
+    code, err = call(*arguments)
+    assert code == 4
+    assert "papers" in err
+    assert len(begun(place).history.entries) == 1
+    assert call(*arguments, "--no-check")[0] == 0
+    waits = begun(place).history
+    assert list(waits.pending) == [1]
+    assert call("amend", "run", "--withdraw", "1", "--reason", "wrong path")[0] == 0
+    assert begun(place).recipe.names == ("web", "code")
+    go(begun(place), 2)
+
+
+def test_what_no_table_of_shares_shows_is_said(place: Path, call: Call) -> None:
+    go(begun(place), 1)
+    skipping = call("amend", "run", "--skip-steps", "7:9", "--reason", "x", "--dry-run")[1]
+    assert "drops the rows of 2 steps" in skipping
+
+
+def test_keywords_of_a_loader_are_those_of_a_recipe(place: Path) -> None:
+    with begun(place).loader(executor="inline", backend="tokenizers") as loader:
+        assert next(loader).step == 0
+    assert repr(begun(place).history).startswith("History(1 entries, 0 to decide, head ")

@@ -18,13 +18,18 @@ from zephon_curriculum.allocate import (
 from zephon_curriculum.charts import mixture_chart
 from zephon_curriculum.compare import Comparison, compare
 from zephon_curriculum.controllers import (
+    Ado,
     Controller,
     ControllerContext,
+    Exp3,
     Learner,
     Observation,
     PowerLaw,
+    Simulated,
+    Threshold,
     check_controller,
     consult,
+    make_controller,
     quantise,
     simulate,
 )
@@ -57,6 +62,7 @@ from zephon_curriculum.templates import Template, template, templates
 from zephon_curriculum.weighing import Pinned
 
 __all__ = [
+    "Ado",
     "Bounds",
     "Comparison",
     "Controller",
@@ -69,6 +75,7 @@ __all__ = [
     "EstimatedPreview",
     "Estimates",
     "ExactEnds",
+    "Exp3",
     "Explanation",
     "LawFit",
     "Learner",
@@ -84,9 +91,11 @@ __all__ = [
     "Repeat",
     "Run",
     "Sawtooth",
+    "Simulated",
     "Swarm",
     "Template",
     "Then",
+    "Threshold",
     "TokenEstimation",
     "Updates",
     "Wsd",
@@ -101,6 +110,7 @@ __all__ = [
     "find_optimum",
     "fit_law",
     "fork_run",
+    "make_controller",
     "mixture_chart",
     "open_updates",
     "plan",

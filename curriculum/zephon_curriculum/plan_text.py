@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from zephon import PARTS
-from zephon.cli.common import PLAIN_WIDTH, add_row, new_table
+from zephon.cli.common import PLAIN_WIDTH, add_row, needed_width, new_table
 from zephon_curriculum.figures import shown, shown_steps
 from zephon_curriculum.plan import Effect, Plan, PlannedDataset
 from zephon_curriculum.plan_curve import Phase
@@ -25,10 +25,11 @@ MANY_DATASETS = 6
 
 def plan_text(plan: Plan, width: int = PLAIN_WIDTH) -> str:
     """Returns the plan as text, for a fixed width."""
-    text = io.StringIO()
+    text, drawn = io.StringIO(), list(tables(plan))
+    width = max(width, *map(needed_width, drawn))
     console = Console(file=text, width=width, highlight=False, color_system=None)
     console.print(head(plan), markup=False, soft_wrap=True)
-    for table in tables(plan):
+    for table in drawn:
         console.print()
         console.print(table)
     for warning in plan.warnings:

@@ -87,9 +87,10 @@ def _of_dataset(plan: Plan, index: int, dataset: PlannedDataset, known: Warned) 
     elif mean is not None and mean.value < known.recipe.lanes:
         lanes = f"{known.recipe.lanes:,} lanes"
         yield f"about {mean.value:,.0f} documents in the run for {lanes}: some never draw it"
-    if dataset.epochs is not None and dataset.epochs.value > MANY_EPOCHS:
+    epochs = dataset.epochs
+    if epochs is not None and (epochs.value if epochs.low is None else epochs.low) > MANY_EPOCHS:
         yield (
-            f"{shown(dataset.epochs)} epochs are over {MANY_EPOCHS}: repeats are then worth less than new "
+            f"{shown(epochs)} epochs are over {MANY_EPOCHS}: repeats are then worth less than new "
             "data (arXiv 2305.16264); give it less weight, or cap it"
         )
     estimate = known.estimates.get(dataset.name)

@@ -5,6 +5,7 @@ Upstream: notebooks and scripts. Downstream: the run folder, and the log in it t
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from zephon import (
     Loader,
+    LoaderKeywords,
     LoaderOptions,
     LoggedRows,
     Opened,
@@ -42,6 +44,7 @@ from zephon_curriculum.log.propose import (
 )
 
 RECIPE = "recipe.toml"
+_log = logging.getLogger("zephon")
 ALL_STEPS = range(1 << 62)
 
 
@@ -74,6 +77,9 @@ class Run:
         """Reads nothing yet. `recipe` is that of a run to begin, or with which to go on."""
         self.folder = Path(path)
         self._recipe = recipe
+
+    def __repr__(self) -> str:
+        return f"Run({os.fspath(self.folder)!r})"
 
     @property
     def recipe(self) -> Recipe:
@@ -118,13 +124,21 @@ class Run:
         """Makes a run folder that goes its own way from step `at_step` on; see `fork_run`."""
         return fork_run(self.folder, at_step, into, state=state)
 
-    def loader(self, options: LoaderOptions | None = None, *, share: Share | None = None) -> Loader:
+    def loader(
+        self,
+        options: LoaderOptions | None = None,
+        *,
+        share: Share | None = None,
+        **keywords: Unpack[LoaderKeywords],
+    ) -> Loader:
         """Returns the loader of one rank that follows the log and writes its batches into the run folder.
 
-        `run_folder` and `updates` of `options` are set here; `share`, a broadcast from rank 0, is needed on
-        every rank of several. Collective.
+        `options`, or keywords as those of `recipe.loader`, of which `run_folder` and `updates` are set here.
+        `share`, a broadcast from rank 0, is needed on every rank of several. Collective.
         """
-        chosen = options or LoaderOptions()
+        chosen = replace(options or LoaderOptions(), **keywords)
+        if self.recipe.controller is not None:
+            _log.warning("[controller] decides nothing here: a plain loader measures no losses")
         recipe = self.recipe
         chosen.check(recipe.lanes, recipe.rows_per_step)
         opened = self._open(recipe, chosen)

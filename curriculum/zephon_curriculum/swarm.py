@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,11 +107,14 @@ def unmixed(ratios: Floats, names: Sequence[str]) -> str:
     return f"their mixtures vary in {rank - 1} ways, and {len(names)} datasets take {len(names) - 1}"
 
 
-def read_swarm(ratios: Path, losses: Path, targets: Sequence[str] = ()) -> Swarm:
+def read_swarm(
+    ratios: str | os.PathLike[str], losses: str | os.PathLike[str], targets: Sequence[str] = ()
+) -> Swarm:
     """Returns the swarm of two CSV files, joined by their column `run`; `targets` are columns, default all.
 
     Refuses a run that only one of the files has, and an empty cell.
     """
+    ratios, losses = Path(ratios), Path(losses)
     names, mixed = _read_table(ratios)
     measured, reached = _read_table(losses)
     for ours, theirs, where, other in ((mixed, reached, losses, ratios), (reached, mixed, ratios, losses)):

@@ -149,10 +149,15 @@ class _Check:
         if isinstance(recipe.schedule, Mapping):
             kinds.append(("schedules", recipe.schedule.get("kind")))
         kinds += [("datasets", dataset.kind) for dataset in recipe.datasets if dataset.kind]
+        controller = (recipe.controller or {}).get("kind")
+        if recipe.controller is not None:
+            kinds.append(("controllers", controller))
         for role, kind in dict.fromkeys(kinds):
             try:
                 entry = plugins.lock_entry(role, str(kind))
-            except LookupError:  # said above, by what failed to build
+            except LookupError as error:
+                if role == "controllers":  # others are said above, by what failed to build
+                    self.findings.append(refusal("controller", error))
                 continue
             if entry:
                 message = f"{role} {kind!r} of {entry['distribution']} {entry['version']}, kept in the lock"

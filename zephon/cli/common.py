@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -39,6 +40,9 @@ RECIPE_FILE = "recipe.toml"
 RECIPE_RULE = f"RECIPE is a TOML file, a run folder that holds {RECIPE_FILE}, or module:function"
 PLAIN_WIDTH = 120
 """Width of tables where standard output is no terminal."""
+WIDEST = 1000
+MIN_COLUMN = 10
+"""Characters that a column of text keeps, however narrow the terminal is."""
 DELAY_S = 2.0
 """Work that takes longer shows its progress."""
 LINE_S = 30.0
@@ -229,9 +233,20 @@ def output_width() -> int:
     return console.width if console.is_terminal or "COLUMNS" in os.environ else PLAIN_WIDTH
 
 
+def needed_width(table: Table) -> int:
+    """Returns the characters that a table needs, and keeps its columns from being narrower: numbers stay
+    whole, and of names as much as they have or MIN_COLUMN."""
+    for column in table.columns:
+        cells = [cell for cell in (column.header, *column.cells) if isinstance(cell, Text)]
+        widest = max((measure.cell_len for cell in cells for measure in cell.split()), default=0)
+        column.min_width = widest if column.no_wrap else min(widest, MIN_COLUMN)
+    wide = Console(width=WIDEST)
+    return Measurement.get(wide, wide.options, table).minimum
+
+
 def write_table(table: Table) -> None:
-    """Draws a table on standard output."""
-    console = Console(highlight=False, width=output_width())
+    """Draws a table on standard output, wider than the terminal where its names and numbers need it."""
+    console = Console(highlight=False, width=max(output_width(), needed_width(table)))
     with console.capture() as drawn:
         console.print(table)
     write("\n".join(line.rstrip() for line in drawn.get().splitlines()))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,11 +27,12 @@ from zephon.cli.common import (
     write_table,
 )
 from zephon_curriculum.cli.log import RunArgument, describe, verdict_on, window
+from zephon_curriculum.log.added import check_opens
 from zephon_curriculum.log.amend import Composed, removed_stages
 from zephon_curriculum.log.entries import Accepted
 from zephon_curriculum.log.folder import log_of
 from zephon_curriculum.log.history import History
-from zephon_curriculum.log.ops import Weights
+from zephon_curriculum.log.ops import Add, SkipDocuments, SkipSteps, Weights
 from zephon_curriculum.log.propose import (
     Draft,
     Request,
@@ -91,6 +92,9 @@ WaitOption = Annotated[
 EstimatesOption = Annotated[
     Path | None, typer.Option("--estimates", help="What `zephon estimate` wrote, to show epochs by.")
 ]
+NoCheckOption = Annotated[
+    bool, typer.Option("--no-check", help="Do not open what --add names: the data is not at hand here.")
+]
 NoEstimateOption = Annotated[
     bool, typer.Option("--no-estimate", help="Measure nothing: epochs stay unknown.")
 ]
@@ -121,6 +125,7 @@ def amend(
     steps: StepsOption = None,
     estimates: EstimatesOption = None,
     no_estimate: NoEstimateOption = False,
+    no_check: NoCheckOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Propose a change of a run's curriculum from a step on; the run decides at its next step.
@@ -131,7 +136,7 @@ def amend(
     """
     given = Given(
         run, at_step, until, reason, author, weights, scale, points, schedule, add, retire, skip_steps,
-        skip_documents, withdraw, trainer_step,
+        skip_documents, withdraw, trainer_step, not no_check,
     )  # fmt: skip
     log = log_of(run)
     draft = make_draft(log, given.request(), newest_step=newest_step(run))
@@ -165,6 +170,17 @@ class Given:
     skip_documents: Path | None
     withdraw: list[int] | None
     trainer_step: bool
+    checks: bool
+    """Whether to open what is added."""
+
+    def _added(self) -> Mapping[str, Mapping[str, Any]]:
+        """Returns the datasets to add, tried here: a run that cannot open one could not start again."""
+        found, path = read_added(self.add) if self.add else {}, Path(self.run) / RECIPE
+        if found and self.checks and path.exists():
+            recipe = Recipe.from_toml(path)
+            for name, config in found.items():
+                check_opens(recipe, name, config)
+        return found
 
     def request(self) -> Request:
         """Returns what is asked for, files read, steps counted from 0."""
@@ -178,7 +194,7 @@ class Given:
             scale=self.scale,
             points=self.points,
             schedule=schedule or None,
-            add=read_added(self.add) if self.add else {},
+            add=self._added(),
             retire=tuple(self.retire or ()),
             skip_steps=(skipped.start, skipped.stop) if skipped else None,
             skip_documents=read_documents(self.skip_documents) if self.skip_documents else None,
@@ -216,7 +232,7 @@ def wait_for(run: str, number: int, seconds: float) -> Outcome:
             said = f"{verdict_on(history, number)}{why}"
             return Outcome(number, said, not isinstance(verdict, Accepted))
         if time.monotonic() >= deadline:
-            return Outcome(number, "no verdict yet", False)
+            return Outcome(number, "no verdict yet; it waits for the run, do not send it again", False)
         time.sleep(POLL_S)
 
 
@@ -294,6 +310,21 @@ def sizes_of(recipe: Recipe, estimates: Path | None, measures: bool) -> Any:
         return None
 
 
+def _notes(draft: Draft) -> list[str]:
+    """Returns what no table of shares shows."""
+    found = []
+    for op in draft.proposal.ops:
+        if isinstance(op, SkipSteps):
+            found.append(f"every lane draws and drops the rows of {op.stop - op.start} steps")
+        if isinstance(op, SkipDocuments):
+            found.append(f"{op.num_documents:,} documents are passed over")
+        if isinstance(op, Add):
+            found.append(
+                f"{op.dataset} is opened when the run next starts; its share is 0 until it is given one"
+            )
+    return found
+
+
 def draw(draft: Draft, planned: Any, outcome: Outcome) -> None:
     """Draws a draft and what became of it."""
     proposal = draft.proposal
@@ -308,6 +339,8 @@ def draw(draft: Draft, planned: Any, outcome: Outcome) -> None:
                     table, f"{a}:{'' if b is None else b}", name, f"{before[name]:.2%}", f"{after[name]:.2%}"
                 )
         write_table(table)
+    for line in _notes(draft):
+        write(line)
     if removed := _removed(draft):
         write(f"\nthe weights hide {len(removed)} later changes of the schedule, first at step {removed[0]}")
     if planned is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zephon import Dataset, Recipe, ScheduleContext, find_plugin
+from zephon import Constant, DataError, Dataset, Recipe, ScheduleContext, find_plugin, open_recipe
 from zephon_curriculum.log.folder import CurriculumLog, log_of
 from zephon_curriculum.log.history import History
 
@@ -52,6 +52,22 @@ def dataset_of(name: str, config: Mapping[str, Any]) -> Dataset:
         return Dataset.from_path(name, path, **fields)
     except TypeError as error:
         raise ValueError(f"dataset {name!r}: {error}") from None
+
+
+def check_opens(recipe: Recipe, name: str, config: Mapping[str, Any]) -> None:
+    """Opens a dataset as a run of `recipe` would, and closes it; refuses what no run could start with."""
+    alone = replace(
+        recipe,
+        datasets=(dataset_of(name, config),),
+        schedule=Constant({name: 1}),
+        controller=None,
+        continues=None,
+        catalogue="",
+    )
+    try:
+        open_recipe(alone).close()
+    except DataError as error:
+        raise DataError(f"dataset {name!r} cannot be added: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

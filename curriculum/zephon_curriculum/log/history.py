@@ -46,6 +46,10 @@ class History:
         """By name the tables of the datasets that proposals added, in order; a run has them from then on."""
         self._composed: Composed | None = None
 
+    def __repr__(self) -> str:
+        waiting = len(self.pending)
+        return f"History({len(self.entries)} entries, {waiting} to decide, head {self.head[:12] or 'none'})"
+
     @classmethod
     def of(cls, entries: Iterable[Entry], blobs: Blobs) -> History:
         """Returns the history of a whole log."""
