@@ -133,6 +133,14 @@ def test_a_run_is_amended(home: Path) -> None:
     assert found == "5 {1: Accepted(proposal=1, step=1, from_step=4)}\n"
 
 
+def test_the_page_of_the_curriculum_runs(home: Path) -> None:
+    page = (ROOT / "docs" / "curriculum.md").read_text(encoding="utf-8")
+    found = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(found) == 2
+    lines = ["import os", "import zephon as z", "import zephon_curriculum as zc", "os.chdir('zephon-demo')"]
+    assert re.match(r"\d+ .*'code': ", run(home, sys.executable, "-c", "\n".join([*lines, *found])))
+
+
 def test_a_config_of_torchtitan(home: Path) -> None:
     pytest.importorskip("torchtitan")
     code = "\nconfig = my_8b()\nprint(type(config).__qualname__, config.dataloader.recipe)"
@@ -229,7 +237,7 @@ def test_small_runs_and_their_law(home: Path) -> None:
     lines = (home / "swarm" / "ratios.csv").read_text().splitlines()
     names = lines[0].split(",")[1:]
     runs = [line.split(",") for line in lines[1:]]
-    assert len(runs) == 8
+    assert len(runs) == 12
     losses = (f"{name},{3 - float(ratios[names.index('prose')])}" for name, *ratios in runs)
     (home / "losses.csv").write_text("\n".join(["run,loss", *losses]) + "\n")
     assert "gain over the baseline" in run(home, "sh", "-c", commands()["fit"])

@@ -317,11 +317,9 @@ def _notes(draft: Draft) -> list[str]:
         if isinstance(op, SkipSteps):
             found.append(f"every lane draws and drops the rows of {op.stop - op.start} steps")
         if isinstance(op, SkipDocuments):
-            found.append(f"{op.num_documents:,} documents are passed over")
+            found.append(f"documents passed over: {op.num_documents:,}")
         if isinstance(op, Add):
-            found.append(
-                f"{op.dataset} is opened when the run next starts; its share is 0 until it is given one"
-            )
+            found.append(f"{op.dataset} is opened when a run starts: a run that trains now refuses it")
     return found
 
 
