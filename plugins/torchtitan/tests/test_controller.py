@@ -108,7 +108,7 @@ def test_without_its_package_a_controller_and_a_log_are_refused(
 ) -> None:
     monkeypatch.setenv("ZEPHON_PLUGINS", "none")
     job = titan.run(1, tmp_path / "controller", *PLAIN, "--dataloader.recipe", str(steered))
-    check_refused(job, "'exp3'", "zephon-curriculum is not installed")
+    check_refused(job, "'exp3'", "ZEPHON_PLUGINS='none'", "zephon-curriculum")
     (tmp_path / "log" / "data" / "curriculum").mkdir(parents=True)
     check_refused(titan.run(1, tmp_path / "log"), "has a curriculum log", "--dataloader.no-amendments")
 
