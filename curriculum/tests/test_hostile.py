@@ -1,0 +1,95 @@
+"""Proposals of careless and hostile hands: what cannot be read, reckoned with or found never ends a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import open_small
+from tests.log_cases import propose, recipe, run, verdict
+from zephon import PARTS, ScheduleTable
+from zephon_curriculum.log.entries import Proposal, Refused
+from zephon_curriculum.log.folder import CurriculumLog
+from zephon_curriculum.log.ops import Replace, SkipDocuments
+
+OPENED = open_small(recipe())
+NAMES, HALF = OPENED.recipe.names, PARTS // 2
+
+
+def table(starts: tuple[int, ...], *shares: tuple[int, ...], **more: Any) -> ScheduleTable:
+    return ScheduleTable(NAMES, starts, shares, **more)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"at_step": 9, "until": 12.5}, "until: it must be a whole number"),
+        ({"at_step": 9, "author": None}, "author: it must be a text"),
+        ({"at_step": 9, "reason": None}, "reason: it must be a text"),
+        ({"skip_steps": (9, 11.5)}, "stop: it must be a whole number"),
+        ({"skip_steps": ("9", "11")}, "at_step: it must be a whole number"),
+        ({"at_step": 9, "skip_documents": (("web", "web", 3.7),)}, "a document is"),
+        ({"at_step": 9, "skip_documents": (("web", "web", -1),)}, "a document is"),
+        ({"at_step": 9, "schedule": table((5,), (HALF, HALF, 0))}, "must ascend from 0"),
+        ({"at_step": 9, "schedule": table((0,), (1, 1, 1))}, "must sum to"),
+        ({"at_step": 9, "schedule": table((0,), (2 * PARTS, -PARTS, 0))}, "whole numbers >= 0"),
+        (
+            {"at_step": 9, "schedule": table((0,), (HALF, HALF, 0), skips=((8, 9),))},
+            "skips steps or documents",
+        ),
+    ],
+)
+def test_what_would_break_the_chain_or_the_mixture_is_never_written(
+    given: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with run(OPENED, tmp_path) as ranks:
+        ranks.steps(1)
+        with pytest.raises(ValueError, match=says):
+            propose(
+                tmp_path, **({"retire": ("web",)} if "until" in given or "reason" in given else {}) | given
+            )
+        ranks.steps(1)
+    assert [entry.body.kind for entry in CurriculumLog(tmp_path).read()] == ["base"]
+
+
+def test_a_table_or_list_written_by_hand_is_refused_and_the_run_goes_on(tmp_path: Path) -> None:
+    log = CurriculumLog(tmp_path)
+    with run(OPENED, tmp_path, world=2) as ranks:
+        ranks.steps(1)
+        ops = [
+            Replace(log.put_table(table((0,), (0, 0, 0)))),
+            Replace(log._put("tables", "json", b"[1, 2]\n")),
+            SkipDocuments(log._put("documents", "jsonl", b'["web"]\n'), 1),
+            SkipDocuments(log._put("documents", "jsonl", b"\xff\n"), 1),
+            SkipDocuments(log.put_documents([("web", "web", 1 << 70)]), 1),
+        ]
+        written = []
+        for op in ops:
+            body = Proposal(at_step=9, until=None, ops=(op,), reason="x", author="")
+            entries = log.read()
+            written.append(log.append(body, len(entries), entries[-1].hash)[-1])
+        ranks.steps(12)
+    assert [type(verdict(tmp_path, entry)) for entry in written] == [Refused] * 5
+
+
+def test_a_folder_is_taken_by_its_name_whatever_is_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "a::b" / "curriculum"
+    with run(OPENED, folder) as ranks:
+        ranks.steps(1)
+    assert (folder / "000000.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a::b"]
+
+
+def test_a_listing_that_lacks_a_file_made_meanwhile_is_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run(OPENED, tmp_path) as ranks:
+        ranks.steps(1)
+        propose(tmp_path, at_step=9, retire=("web",))
+        ranks.steps(1)
+    log = CurriculumLog(tmp_path)
+    names = [name for name in log._store.names() if name != "000001.json"]
+    monkeypatch.setattr(log._store, "names", lambda: names)
+    assert [entry.body.kind for entry in log.read()] == ["base", "proposal", "accepted"]
