@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 import numpy as np
 import pytest
 
-from zephon.buffers import MAX_FREE, BufferPool
+from zephon.buffers import MAX_FREE, MAX_LENT, BufferPool
 
 
 def address(array: np.ndarray) -> int:
@@ -47,10 +48,22 @@ def test_another_shape_of_the_same_size_fits_and_another_size_does_not() -> None
 
 def test_a_pool_keeps_few() -> None:
     pool = BufferPool()
-    arrays = [pool((8,)) for _ in range(3 * MAX_FREE)]
+    arrays = [pool((8,)) for _ in range(3 * MAX_LENT)]
+    assert len(pool._lent) <= MAX_LENT + 1
     del arrays
-    gc.collect()
-    assert len(pool._free) == MAX_FREE
+    pool((8,))
+    assert len(pool._free) == MAX_FREE - 1
+    assert len(pool._lent) == 1
+
+
+def test_no_code_runs_where_a_buffer_ends() -> None:
+    """Python swallows what is raised in a `__del__` or a callback: a Ctrl-C would be lost there."""
+    code: list[str] = []
+    array = BufferPool()((8,))
+    sys.setprofile(lambda frame, event, _: code.append(frame.f_code.co_name) if event == "call" else None)
+    del array
+    sys.setprofile(None)
+    assert code == []
 
 
 def test_a_tensor_holds_its_buffer() -> None:

@@ -223,6 +223,37 @@ def test_ctrl_c_ends_in_two_seconds_and_leaves_no_child(place: Path, executor: s
     assert processes_of(process.pid) == []
 
 
+SWALLOWS = """
+import os, signal, time
+from zephon.cli import _watch_interrupts
+
+class Swallows:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+
+_watch_interrupts()
+for _ in range(2):  # the second is one more Ctrl-C, which ends the wait for the first
+    try:
+        Swallows()
+        time.sleep(30)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_during_a_finalizer_is_not_lost(place: Path) -> None:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", SWALLOWS], env=environment(place), capture_output=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines() == [b"interrupted"]
+    assert done.stderr == b""
+    assert done.returncode == 130
+    assert time.monotonic() - began < 20  # not the sleeps
+
+
 # In this process --------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -38,6 +39,8 @@ from zephon.lock import core_version
 
 INTERRUPT_S = 1.7
 """After Ctrl-C, the time that is left to end in order; then the process ends with its children."""
+AGAIN_S = 0.02
+"""The time after which an interrupt that was lost in a finalizer is raised once more."""
 
 _log = logging.getLogger("zephon")
 
@@ -151,21 +154,40 @@ def _watch_interrupts() -> None:
     """Makes Ctrl-C end the process in order where that is quick, and at any rate after INTERRUPT_S.
 
     Python runs signal handlers in the main thread, which may be in a library for seconds; the wake-up
-    descriptor is written at once.
+    descriptor is written at once. Of a finalizer, Python swallows what it raises, a Ctrl-C too: then it is
+    raised once more, a moment later.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    is_again = threading.Event()
+
+    def again() -> None:
+        is_again.set()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def swallowed(lost: Any) -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            threading.Timer(AGAIN_S, again).start()
+        else:
+            sys.__unraisablehook__(lost)
+
+    sys.unraisablehook = swallowed
     threading.Thread(
-        target=_end_after_interrupt, args=(reader,), name="zephon-interrupt", daemon=True
+        target=_end_after_interrupt, args=(reader, is_again), name="zephon-interrupt", daemon=True
     ).start()
 
 
-def _end_after_interrupt(reader: int) -> None:
+def _end_after_interrupt(reader: int, is_again: threading.Event) -> None:
     while signal.SIGINT not in os.read(reader, 64):
         pass
-    select.select([reader], [], [], INTERRUPT_S)  # a second Ctrl-C ends the wait
+    end = time.monotonic() + INTERRUPT_S
+    while select.select([reader], [], [], max(0, end - time.monotonic()))[0]:
+        os.read(reader, 64)
+        if not is_again.is_set():
+            break  # a second Ctrl-C ends the wait
+        is_again.clear()
     for child in multiprocessing.active_children():
         child.kill()
     os._exit(Exit.INTERRUPTED)
