@@ -233,12 +233,16 @@ class Swallows:
         time.sleep(0.1)
 
 _watch_interrupts()
-for _ in range(2):  # the second is one more Ctrl-C, which ends the wait for the first
+try:
+    Swallows()
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+while True:  # does not end by itself
     try:
-        Swallows()
         time.sleep(30)
     except KeyboardInterrupt:
-        print("interrupted", flush=True)
+        print("and once more", flush=True)
 """
 
 
