@@ -249,7 +249,11 @@ while True:  # does not end by itself
 @pytest.mark.slow
 def test_ctrl_c_during_a_finalizer_is_not_lost(place: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SWALLOWS], env=environment(place), capture_output=True, timeout=100, check=False
+        [sys.executable, "-c", SWALLOWS],
+        env=environment(place),
+        capture_output=True,
+        timeout=100,
+        check=False,
     )
     assert done.stdout.splitlines() == [b"interrupted"]
     assert done.stderr == b""
