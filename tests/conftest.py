@@ -34,21 +34,19 @@ def _interrupts() -> None:
 
 
 @pytest.fixture(scope="session")
-def _probed() -> dict[object, tuple[tokenizer.FileEncoder, list[Columns]]]:
+def _probed() -> dict[object, tuple[tokenizer.Encoder, list[Columns]]]:
     """Returns what the probe found, by tokenizer and texts."""
     return {}
 
 
 @pytest.fixture(scope="module")
 def probed_once(
-    _probed: dict[object, tuple[tokenizer.FileEncoder, list[Columns]]],
+    _probed: dict[object, tuple[tokenizer.Encoder, list[Columns]]],
 ) -> Iterator[None]:
     """Probes the same tokenizer once and not at every opening: without merges that takes a second."""
     build = tokenizer._build_reference
 
-    def build_once(
-        file: TokenizerFile, batches: list[list[str]]
-    ) -> tuple[tokenizer.FileEncoder, list[Columns]]:
+    def build_once(file: TokenizerFile, batches: list[list[str]]) -> tuple[tokenizer.Encoder, list[Columns]]:
         key = (file.file_hash, file.bos_token, file.eos_token, file.blueprint, str(batches))
         if key not in _probed:
             _probed[key] = build(file, batches)

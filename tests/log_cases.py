@@ -91,7 +91,7 @@ def run(
 def propose(folder: Path | str, **given: Any) -> Entry:
     """Writes a proposal, as `zephon amend` does, and returns its entry."""
     log = CurriculumLog(folder)
-    return write_proposal(log, make_draft(log, Request(**({"reason": "test"} | given))).proposal)
+    return write_proposal(log, make_draft(log, Request(**({"reason": "test"} | given))))
 
 
 def verdict(folder: Path | str, entry: Entry) -> Accepted | Refused | None:

@@ -49,7 +49,6 @@ MAY_LIST_UNSORTED = ("zephon/paths.py", "zephon/spool.py")
 """Where what is listed is sorted as a whole later, or only cleaned up."""
 MAY_ACT_ON_IMPORT = (
     "zephon/__main__.py",
-    "zephon/demo/__main__.py",
     "plugins/torchtitan/zephon_torchtitan/cpu.py",
     "plugins/torchtitan/zephon_torchtitan/phase.py",
     "zephon/__init__.py",

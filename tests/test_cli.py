@@ -280,6 +280,36 @@ def test_trainer_steps_are_counted_from_one(zephon: Any) -> None:
     steps = zephon("hash", "recipe.toml", "--steps", "2:4", "--json").json()["steps"]
     assert [(s["step"], s["trainer_step"]) for s in steps] == [(2, 3), (3, 4)]
     assert [f"{s['step']} {s['digest']}" for s in steps] == ours.out.splitlines()
+    assert zephon("hash", "recipe.toml", "--steps", "2:4", "--trainer-steps", "3:5").code == Exit.USAGE
+
+
+def test_steps_past_the_length_of_the_run_are_said_and_made(zephon: Any) -> None:
+    said = "steps from 3 on are past the recipe's `total_steps` of 3\n"
+    setting = ("--set", "total_steps=3")
+    found = zephon("hash", "recipe.toml", *setting, "--steps", "2:4")
+    assert (found.code, found.err) == (0, said)
+    assert found.out == zephon("hash", "recipe.toml", "--steps", "2:4").out
+    assert zephon("hash", "recipe.toml", *setting, "--steps", "3").err == ""
+    shown = zephon("show", "recipe.toml", *setting, "--step", "3", "--lane", "0", "--json")
+    assert (shown.code, shown.err, shown.json()["step"]) == (0, said, 3)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--dp", "3", "--dp must divide the lanes, got 3 ranks"),
+        ("--micro-batch-size", "3", "--micro-batch-size must divide the rank's"),
+        ("--executor", "moon", "no executors named 'moon'"),
+        ("--backend", "moon", "'--backend': must be one of auto, tokenizers, fastokens, got 'moon'"),
+        ("--set", "seed", "--set takes NAME=VALUE, got 'seed'"),
+    ],
+)
+def test_a_wrong_value_is_wrong_usage_of_its_option(
+    zephon: Any, option: str, value: str, message: str
+) -> None:
+    found = zephon("hash", "recipe.toml", option, value, "--json")
+    assert (found.code, found.json()["error"]["kind"]) == (Exit.USAGE, "usage")
+    assert message in found.json()["error"]["message"]
 
 
 def test_hash_says_how_steps_compare(zephon: Any, tmp_path: Path) -> None:
@@ -351,7 +381,7 @@ def test_settings_go_over_the_recipe(zephon: Any) -> None:
         for setting in ("seed=7", "datasets.web.path=./data/web.jsonl", "seed=8")
     )
     assert plain == same != other
-    assert zephon("hash", "recipe.toml", "--set", "seed").code == 3
+    assert zephon("hash", "recipe.toml", "--set", "seed").code == Exit.USAGE
 
 
 @pytest.mark.parametrize(
@@ -361,8 +391,8 @@ def test_settings_go_over_the_recipe(zephon: Any) -> None:
         (("hash", "--json"), 2, "usage"),
         (("show", "recipe.toml", "--lane", "4", "--json"), 2, "usage"),
         (("check", "recipe.toml", "--dp", "x", "--json"), 2, "usage"),
-        (("hash", "recipe.toml", "--dp", "3", "--json"), 3, "recipe"),
-        (("hash", "recipe.toml", "--executor", "moon", "--json"), 3, "recipe"),
+        (("hash", "recipe.toml", "--dp", "3", "--json"), 2, "usage"),
+        (("hash", "recipe.toml", "--executor", "moon", "--json"), 2, "usage"),
         (("hash", "no_module:recipe", "--json"), 3, "recipe"),
         (("bench", "recipe.toml", "--set", "datasets.web.path=none", "--json"), 4, "data"),
     ],
@@ -696,9 +726,9 @@ def test_the_commands_take_a_recipe_that_ends(zephon: Any) -> None:
     assert any(row["padding_tokens"] for row in last["rows"])
     lane = zephon("show", "recipe.toml", *ends, "--step", str(num_steps - 1), "--lane", "2", "--json").json()
     assert lane["rows"] == [row for row in last["rows"] if row["lane"] == 2]
-    after = zephon("show", "recipe.toml", *ends, "--step", str(num_steps))
-    assert after.code == Exit.RECIPE
-    assert f"the data end at {num_steps}" in after.err
+    after = zephon("show", "recipe.toml", *ends, "--step", str(num_steps), "--json")
+    assert after.code == Exit.USAGE
+    assert f"the data end at {num_steps}" in after.json()["error"]["message"]
     found = zephon("bench", "recipe.toml", *ends, "--seconds", "60", "--executor", "inline", "--json").json()
     assert found["steps"] == num_steps - 1
     assert zephon("check", "recipe.toml", *ends, "--dp", "1,2").code == 0

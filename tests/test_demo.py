@@ -24,7 +24,7 @@ from zephon.demo.report import MISSING, Findings, Restore, compare, tell_verdict
 from zephon.errors import StateError, WorkerError
 from zephon.runfolder import log_files, read_batches, read_lines
 
-COMMAND = [sys.executable, "-m", "zephon.demo", "--quick", "--folder"]
+COMMAND = [sys.executable, "-m", "zephon", "demo", "--quick", "--folder"]
 ENV = {**os.environ, "PYTHONPATH": str(Path(zephon.__file__).parents[1]), "COLUMNS": "120"}
 SPEED = {"tokens_per_s": 1.0, "tokens_per_cpu_s": 1.0}
 
@@ -219,7 +219,7 @@ def save(folder: Path, step: int, attempt: int, world_size: int, ranks: Sequence
 def test_the_newest_state_is_of_a_step_that_all_ranks_have_saved(tmp_path: Path) -> None:
     save(tmp_path, 5, 0, 2, [0, 1])
     save(tmp_path, 10, 0, 2, [1])
-    assert newest_state(tmp_path) == (5, {"version": 1, "lane_0": "attempt 0", "lane_1": "attempt 0"})
+    assert newest_state(tmp_path) == (5, {"version": 1, "lane_0": b"attempt 0", "lane_1": b"attempt 0"})
 
 
 def test_ranks_of_two_attempts_do_not_make_one_state(tmp_path: Path) -> None:
@@ -228,7 +228,10 @@ def test_ranks_of_two_attempts_do_not_make_one_state(tmp_path: Path) -> None:
     save(tmp_path, 10, 1, 4, [0, 1])
     assert newest_state(tmp_path)[0] == 5
     save(tmp_path, 10, 1, 4, [2, 3])
-    assert newest_state(tmp_path) == (10, {"version": 1} | {f"lane_{rank}": "attempt 1" for rank in range(4)})
+    assert newest_state(tmp_path) == (
+        10,
+        {"version": 1} | {f"lane_{rank}": b"attempt 1" for rank in range(4)},
+    )
 
 
 def test_a_run_without_a_whole_state_is_refused(tmp_path: Path) -> None:

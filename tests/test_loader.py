@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,16 @@ def test_recipe_and_pipeline_give_the_same_loader(tokenizer: Path, tmp_path: Pat
         with described.loader(executor="inline", cache=tmp_path, backend="tokenizers") as loader:
             found.append([step_digest(digest(next(loader))) for _ in range(3)])
     assert found[0] == found[1]
+
+
+class Starts(tuple[int, ...]):
+    """Steps that are looked up by halves, never one by one."""
+
+    def __contains__(self, step: object) -> bool:
+        raise AssertionError(f"step {step} is looked for among all {len(self)}")
+
+
+def test_a_step_of_a_long_table_costs_what_one_of_a_short_does() -> None:
+    opened = open_small(make_recipe(schedule=Stages({s: {"web": 1, "code": s % 2} for s in range(9)})))
+    long = replace(opened, table=replace(opened.table, starts=Starts(opened.table.starts)))
+    assert digests(long, 12) == digests(opened, 12)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from zephon.schedule import (
     BLOCK_STEPS,
     Constant,
+    Drop,
     Schedule,
     ScheduleContext,
     ScheduleTable,
@@ -137,6 +138,7 @@ def test_an_entry_holds_until_the_next_and_the_last_for_ever() -> None:
     three = table((0, 1), (3, 2), (5, 3))
     assert [three.at(step)[0] for step in range(8)] == [1, 1, 1, 2, 2, 3, 3, 3]
     assert [three.phase(step) for step in range(8)] == [0, 0, 0, 1, 1, 2, 2, 2]
+    assert [step for step in range(8) if three.begins(step)] == [0, 3, 5]
     assert three.at(10**12) == (3, PARTS - 3)
 
 
@@ -344,3 +346,22 @@ def test_whole_weights_give_the_shares_of_the_same_fractions(weights: list[int])
     quick = shares_of(dict(zip(names, weights, strict=True)), names, "here")
     exact = shares_of({name: Fraction(w) for name, w in zip(names, weights, strict=True)}, names, "here")
     assert quick == exact
+
+
+def test_drops_are_told_apart_without_a_look_at_their_documents() -> None:
+    """Every lane asks at every step which drops are in force, and each may name thousands of documents."""
+
+    class Unread(tuple[tuple[str, str, int], ...]):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            raise AssertionError("every document is read")
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("every document is read")
+
+    documents = (("web", "a.jsonl", 1), ("web", "a.jsonl", 4))
+    drops = [Drop(7, Unread(documents)), Drop(7, Unread(documents)), Drop(8, Unread(documents))]
+    assert drops[0] == drops[1]
+    assert len({*drops}) == 2
+    assert Drop(7, documents[:1]) not in drops

@@ -21,7 +21,8 @@ from zephon.errors import DataError
 from zephon.indexing import index_recipe
 from zephon.opened import make_order, open_dataset
 from zephon.order import Order
-from zephon.readers import Chunks, RandomReader, jsonl_spooled
+from zephon.readers import Chunks, RandomReader
+from zephon.readers.ranges import ByFile
 from zephon.readers.subset import PrefixReader, SubsetReader, chunks_of_whole
 from zephon.selection import rank
 
@@ -144,19 +145,19 @@ def test_a_sorted_order_reads_by_the_column(
 def test_a_sorted_order_reads_a_compressed_file_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("zephon.readers.jsonl.CHUNK_BYTES", 256)
+    monkeypatch.setattr("zephon.readers.lines.CHUNK_BYTES", 256)
     write(tmp_path, "jsonl")
     for path in sorted(tmp_path.glob("*.jsonl")):
         (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
     ranked: list[list[int]] = []
     passes: list[int] = []
-    raws = jsonl_spooled.CompressedJsonl._raws
+    raws = ByFile._chunks
 
     def counted(self: Any, number: int) -> Any:
         passes.append(number)
         return raws(self, number)
 
-    monkeypatch.setattr(jsonl_spooled.CompressedJsonl, "_raws", counted)
+    monkeypatch.setattr(ByFile, "_chunks", counted)
     for suffix in ("jsonl", "jsonl.gz"):
         dataset = Dataset.from_path("web", str(tmp_path / f"*.{suffix}"), order="sorted:-score", **fields)
         recipe = make_recipe(datasets=(dataset,), base=tmp_path)

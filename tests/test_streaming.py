@@ -27,7 +27,8 @@ from zephon import files, streaming
 from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.opened import Opened
-from zephon.readers import expanded, jsonl_stream, open_reader
+from zephon.readers import expanded, open_reader
+from zephon.readers.json_records import JsonlRecords
 from zephon.stream_order import WINDOW_RECORDS, split
 from zephon.streaming import StreamReader
 
@@ -72,7 +73,7 @@ def test_a_lane_reads_its_files_once_an_epoch(tmp_path: Path, suffix: str) -> No
 
 def test_nothing_is_read_before_the_first_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, [10] * FILES)
-    monkeypatch.setattr(jsonl_stream.JsonlStream, "records", lambda: None)
+    monkeypatch.setattr(JsonlRecords, "records", lambda: None)
     small = opened(tmp_path)
     with loaders(small), pytest.raises(TypeError):
         digests(small, 1)
@@ -81,7 +82,7 @@ def test_nothing_is_read_before_the_first_batch(tmp_path: Path, monkeypatch: pyt
 
 def test_samples_for_the_lock_are_taken_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, [1] * 8)
-    together, sample = threading.Barrier(4), jsonl_stream.JsonlStream.sample
+    together, sample = threading.Barrier(4), JsonlRecords.sample
 
     def waiting(self: Any, file: Any) -> str:
         together.wait(20)  # for three others
@@ -90,7 +91,7 @@ def test_samples_for_the_lock_are_taken_together(tmp_path: Path, monkeypatch: py
     dataset = Dataset.from_path("logs", str(tmp_path / "*.jsonl.gz"), stream=True)
     reader = open_reader(dataset, base=tmp_path, cache=tmp_path, spool_bytes=1 << 20)
     expected = [sample(reader._source, file) for file in reader.files]
-    monkeypatch.setattr(jsonl_stream.JsonlStream, "sample", waiting)
+    monkeypatch.setattr(JsonlRecords, "sample", waiting)
     assert reader.identity()["samples"] == expected
     assert len(set(expected)) == 8
 

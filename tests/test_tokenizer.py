@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from zephon.errors import CheckError, DataError
-from zephon.tokenizer import FileEncoder, Tokenize, load_tokenizer, tokenizer_lock
+from zephon.tokenizer import Encoder, Tokenize, load_tokenizer, tokenizer_lock
 from zephon.tokenizer.file import read_tokenizer_file
 from zephon.tokenizer.probe import Columns, encode_batches, find_difference, hash_columns, probe_batches
 
@@ -79,20 +79,20 @@ def encoder(
     bos: bool | str = False,
     eos: bool | str = False,
     parse_special: bool = False,
-) -> FileEncoder:
+) -> Encoder:
     """Returns an encoder without the probe, which costs more than all that these tests do."""
     path = folder / "tokenizer.json"
-    return FileEncoder(
+    return Encoder(
         read_tokenizer_file(path, bos=bos, eos=eos, parse_special=parse_special).blueprint, backend
     )
 
 
 @cache
-def cached_encoder(folder: Path, backend: str, bos: bool, eos: bool, parse_special: bool) -> FileEncoder:
+def cached_encoder(folder: Path, backend: str, bos: bool, eos: bool, parse_special: bool) -> Encoder:
     return encoder(folder, backend, bos=bos, eos=eos, parse_special=parse_special)
 
 
-def documents(encoder: FileEncoder, texts: list[str]) -> list[list[int]]:
+def documents(encoder: Encoder, texts: list[str]) -> list[list[int]]:
     ids, offsets = encoder.encode(texts)
     assert ids.dtype == np.uint32
     assert offsets.dtype == np.int64
@@ -426,6 +426,7 @@ def test_variables_in_the_path_are_expanded(folder: Path, monkeypatch: pytest.Mo
         (b'{"hello": 1, "a": 2}', "without `model.vocab`; it holds a, hello"),
         (b'{"model": {"vocab": {"a": "0"}}}', "ids that are not whole numbers"),
         (b'{"model": {"vocab": {}}, "added_tokens": [{"id": 1}]}', "`added_tokens` that is not a list"),
+        (b'{"model": {"vocab": {}}, "added_tokens": 5}', "`added_tokens` that is not a list"),
         (b'{"model": {"vocab": {}, "dropout": 0.1}}', "`model.dropout` is 0.1"),
         (b'{"model": {"type": "Strange", "vocab": {}}}', "`tokenizers` cannot use it"),
     ],

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from zephon.readers import ChunkTable, RandomReader
 from zephon.readers.parts import source_of, table_of
-from zephon.readers.subset import PrefixReader, SubsetReader
+from zephon.readers.subset import PartReader, PrefixReader, SubsetReader
 
 Int64 = NDArray[np.int64]
 
 
 def places_of(reader: RandomReader, documents: Int64) -> Iterator[tuple[str, int]]:
     """Yields what `where` of the reader says of documents, by their numbers through all chunks."""
-    while isinstance(reader, SubsetReader | PrefixReader):
+    while isinstance(reader, PartReader):
         documents = reader.documents[documents] if isinstance(reader, SubsetReader) else documents
         reader = reader.reader
     table = table_of(source_of(reader))

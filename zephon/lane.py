@@ -204,17 +204,17 @@ class Lane:
         ledger, end = self.ledger, self.table.skip_end(step)
         if end == step:
             return True
-        before = list(ledger.tokens)
+        dropped = list(self._skipped or (0,) * len(ledger.tokens))
         for skipped in range(step, end):
             self._step = skipped
             ledger.shares = shares_without(self.table.at(skipped), self._gone)
             for _ in range(self._plan.rows_per_step):
-                if self._queue:
-                    self._queue.popleft()
-                elif self._draw_row() is None:
+                row = self._queue.popleft() if self._queue else self._draw_row()
+                if row is None:
                     return False
-        drawn = [now - then for now, then in zip(ledger.tokens, before, strict=True)]
-        self._skipped = tuple(map(sum, zip(self._skipped or (0,) * len(drawn), drawn, strict=True)))
+                for run in row:
+                    dropped[run.dataset] += run.num_tokens
+                self._skipped = tuple(dropped)
         self._step = step
         ledger.shares = shares_without(self.table.at(step), self._gone)
         return True

@@ -274,9 +274,9 @@ class Loader:
 
     def _open_ahead(self, step: int) -> None:
         """Asks for the blocks of streams that begin with this step or the next."""
-        starts = self._table.mixed.starts
+        table = self._table.mixed
         fresh = self._feed is not None and not self._feed.num_streams
-        if fresh or step in starts or step + 1 in starts:
+        if fresh or table.begins(step) or table.begins(step + 1):
             for lane in self._lanes.values():
                 lane.open_ahead(step)
                 lane.open_ahead(step + 1)

@@ -22,7 +22,7 @@ from zephon.mixture import WorkSource, WorkSourceContext
 from zephon.order import GROUP_CHUNKS, GROUP_DOCUMENTS, WINDOW_CHUNKS, WINDOW_DOCUMENTS
 from zephon.packing import Carrying, PackerPlan, Packing
 from zephon.paths import anchor
-from zephon.readers.jsonl import CHUNK_BYTES
+from zephon.readers.lines import CHUNK_BYTES
 from zephon.schedule import Constant, Schedule, ScheduleContext, ScheduleTable, compile_schedule
 from zephon.shape import divisors, listed, nearest
 from zephon.tokenizer import Tokenize

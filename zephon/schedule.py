@@ -78,7 +78,7 @@ class ScheduleUpdates(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Drop:
     """Documents that are dropped: each one of which the first piece would be drawn at a step >= `step`."""
 
@@ -90,6 +90,13 @@ class Drop:
     def hash(self) -> str:
         """Returns the SHA-256 of step and documents, as hex."""
         return hashlib.sha256(json.dumps([self.step, self.documents]).encode()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        """Compares hashes: every lane asks at every step, and documents may be thousands."""
+        return isinstance(other, Drop) and self.hash == other.hash
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,10 @@ class ScheduleTable:
     def phase(self, step: int) -> int:
         """Returns the index k of the entry that holds at `step`."""
         return bisect.bisect_right(self.starts, step) - 1
+
+    def begins(self, step: int) -> bool:
+        """Returns whether an entry begins at `step`."""
+        return self.starts[self.phase(step)] == step
 
     def first_active(self) -> tuple[int | None, ...]:
         """Returns, for each dataset, the first step of which its share is > 0 (None: never)."""

@@ -20,7 +20,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -35,6 +35,7 @@ from zephon.errors import DataError, Fault
 from zephon.files import changed
 from zephon.readers import parts
 from zephon.readers.base import TOKEN, Chunks, Column, Origin, Reader, Texts, Tokens, is_tokenized
+from zephon.readers.kept import Remade
 from zephon.readers.table import file_key
 from zephon.views import MAPPED_BYTES, View, Views
 
@@ -52,8 +53,37 @@ _BUFFER_BYTES = 1 << 20
 _log = logging.getLogger("zephon")
 
 
-class Spool:
+class SpoolFolder(Remade):
+    """The folder of the spool files of all datasets, which is kept within a limit."""
+
+    _made = ("_lock", "_unseen_bytes")
+
+    def __init__(self, cache: Path, limit_bytes: int) -> None:
+        self.path, self.limit_bytes = cache / "spool", limit_bytes
+        self._make()
+
+    def _make(self) -> None:
+        self._lock, self._unseen_bytes = threading.Lock(), self.limit_bytes
+
+    def trim(self, path: Path, written: int, kept: Callable[[], set[Path]]) -> None:
+        """Keeps the folder within its limit once `path` was written, of so many bytes; `kept` files stay.
+
+        It is looked at only after a good part of the limit was written.
+        """
+        with self._lock:
+            self._unseen_bytes += written
+            if self._unseen_bytes < self.limit_bytes // 64:
+                return
+            self._unseen_bytes = 0
+        if trim(self.path, self.limit_bytes, kept() | {path}) > self.limit_bytes:
+            with self._lock:
+                self._unseen_bytes = self.limit_bytes
+
+
+class Spool(Remade):
     """The documents of a `Reader` at random addresses."""
+
+    _made = ("_lock", "_gates", "_folders", "_checked", "_views")
 
     def __init__(
         self, reader: Reader, origin: Origin, *, limit_bytes: int, mapped_bytes: int = MAPPED_BYTES
@@ -64,30 +94,18 @@ class Spool:
         self._table = parts.table_of(reader)
         self._by_file = parts.by_file(reader)
         self._in_place = parts.in_place(reader)
-        self._folder = origin.cache / "spool"
-        self._limit_bytes, self._mapped_bytes = limit_bytes, mapped_bytes
+        self._spool, self._mapped_bytes = SpoolFolder(origin.cache, limit_bytes), mapped_bytes
         self._chunks = reader.chunks()
         self._content = [_VERSION, origin.dataset.text, origin.dataset.tokens, origin.dataset.on_error]
-        self._reset()
+        self._make()
 
-    def _reset(self) -> None:
+    def _make(self) -> None:
         self._lock = threading.Lock()
         self._gates: dict[int, threading.Lock] = {}
         self._folders: dict[int, Path] = {}
         self._checked: set[int] = set()
-        self._unseen_bytes = self._limit_bytes
         self._is_warned = False
         self._views = Views(self._open_or_expand, self._damaged, mapped_bytes=self._mapped_bytes)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        for name in ("_lock", "_gates", "_folders", "_checked", "_views"):
-            del state[name]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
 
     def chunks(self) -> Chunks:
         """Returns the chunks of the reader."""
@@ -95,21 +113,22 @@ class Spool:
 
     def texts(self, chunk: NDArray[np.int64], record: NDArray[np.int64], max_bytes: int) -> Texts:
         """Returns the documents at (chunk[i], record[i]); the first of a chunk pays for reading all of it."""
-        if self._in_place is not None:
-            self._in_place.check(chunk)
         self._open_together(chunk)
         return self._views.texts(chunk, record, max_bytes)
 
     def tokens(self, chunk: NDArray[np.int64], record: NDArray[np.int64], max_bytes: int) -> Tokens:
         """Returns the token ids at (chunk[i], record[i]), as `texts` does."""
-        if self._in_place is not None:
-            self._in_place.check(chunk)
         self._open_together(chunk)
         return self._views.tokens(chunk, record, max_bytes, TOKEN)
 
     def _open_together(self, chunks: NDArray[np.int64]) -> None:
-        """Opens the remote chunks that are not open, several at a time: it is to wait for a server."""
+        """Opens the remote chunks that are not open, several at a time: it is to wait for a server.
+
+        Those that are open in place are compared with their files.
+        """
         table = self._table
+        if self._in_place is not None:
+            self._in_place.check(chunks)
         if table is None or not (missing := self._views.missing(chunks)):
             return
         files = {chunk: table.file_of(chunk) for chunk in missing}
@@ -154,7 +173,7 @@ class Spool:
                 stamped = self._table.stamped(file)
                 known = [self._table.kind, self._table.samples[file], *file_key(stamped)]
                 known += parts.spool_key(self.reader, file)
-            folder = self._folders[file] = self._folder / folder_name([*self._content, *known])
+            folder = self._folders[file] = self._spool.path / folder_name([*self._content, *known])
         return folder
 
     def _open_or_expand(self, chunk: int) -> View:
@@ -201,7 +220,7 @@ class Spool:
 
     def _warn_if_small(self, chunk: int, num_bytes: int) -> None:
         """Says once that the spool cannot hold a file, which is expanded whole for any of its chunks."""
-        if num_bytes > self._limit_bytes and not self._is_warned:
+        if num_bytes > self._spool.limit_bytes and not self._is_warned:
             self._is_warned = True
             _log.warning(
                 "dataset %r: %s takes %s bytes expanded, and the spool may hold %s: it is expanded again and "
@@ -209,7 +228,7 @@ class Spool:
                 self.name,
                 self.where(chunk, 0)[0],
                 f"{num_bytes:,}",
-                f"{self._limit_bytes:,}",
+                f"{self._spool.limit_bytes:,}",
             )
 
     def _changed(self, chunk: int, got: str) -> DataError:
@@ -221,7 +240,7 @@ class Spool:
         if got != num_documents:
             raise self._changed(chunk, f"{got:,} records in a chunk of {num_documents:,}")
         view = write_column(path, column)
-        self._trim(path, view.size_bytes)
+        self._spool.trim(path, view.size_bytes, lambda: set(map(self.path, self._views.open_chunks())))
         return view
 
     def _damaged(self, chunk: int) -> DataError:
@@ -231,19 +250,6 @@ class Spool:
             return self._changed(chunk, "bytes that are not UTF-8, or too few")
         self._views.drop(chunk)
         return remove_damaged(self.name, self.path(chunk))
-
-    def _trim(self, path: Path, written: int) -> None:
-        """Keeps the folder within its limit; looks at it only after a good part of the limit was written."""
-        with self._lock:
-            self._unseen_bytes += written
-            if self._unseen_bytes < self._limit_bytes // 64:
-                return
-            self._unseen_bytes = 0
-        kept = {self.path(chunk) for chunk in self._views.open_chunks()} | {path}
-        total = trim(self._folder, self._limit_bytes, kept)
-        if total > self._limit_bytes:
-            with self._lock:
-                self._unseen_bytes = self._limit_bytes
 
 
 def remove_damaged(dataset: str, path: Path) -> DataError:

@@ -67,6 +67,7 @@ def write_state(opened: Opened, progress: Progress, lanes: Mapping[int, LaneStat
                 "attempt": progress.attempt,
             }
             | ({"waiting": waiting} if waiting else {})
+            | ({"begun": table.past(step + 1)[0]} if progress.inside is not None else {})
         ),
     }
     for lane in sorted(lanes):
@@ -190,6 +191,8 @@ class Shared:
     steps: int
     past: str
     """Rolling hash of the shares of the steps done."""
+    begun: str
+    """The same with the step that is begun; empty where none is."""
     blocks: list[str]
     schedule: str
     """Hash of the table in force."""
@@ -206,6 +209,36 @@ class Shared:
 
 def read_shared(state: Mapping[str, Any]) -> Shared:
     """Returns the shared entries of a state; refuses what is none of this release."""
+    _check_keys(state)
+    try:
+        recipe, lock, schedule = (json.loads(state[name]) for name in SHARED_KEYS[1:])
+        waiting, begun = schedule.get("waiting", []), schedule.get("begun", "")
+        texts = [schedule["past"], begun, schedule["hash"], *schedule["blocks"], *waiting, *lock.values()]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("hashes and names are texts")
+        if unknown := [name for name in lock if str(name).partition(".")[0] not in NOUNS]:
+            raise ValueError(f"{unknown[0]!r} is in no table of a lock")
+        return Shared(
+            configuration=dict(recipe["configuration"]),
+            lock={name: value for name, value in lock.items() if not name.startswith(OF_SCHEDULES)},
+            steps=_whole(schedule["steps"]),
+            past=schedule["past"],
+            begun=begun,
+            blocks=list(schedule["blocks"]),
+            schedule=schedule["hash"],
+            attempt=_whole(schedule["attempt"]),
+            waiting=tuple(waiting),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StateError.explained(
+            "the state's shared entries cannot be read",
+            got=f"{type(error).__name__}: {error}",
+            rule="they are the JSON that state_dict() wrote",
+            cure="restore from another checkpoint",
+        ) from None
+
+
+def _check_keys(state: Mapping[str, Any]) -> None:
     if missing := [name for name in SHARED_KEYS if name not in state]:
         raise StateError.explained(
             f"the state has no {missing[0]!r} entry",
@@ -220,31 +253,6 @@ def read_shared(state: Mapping[str, Any]) -> Shared:
             rule=f"this release reads version {VERSION}",
             cure="restore with the release that wrote it",
         )
-    try:
-        recipe, lock, schedule = (json.loads(state[name]) for name in SHARED_KEYS[1:])
-        waiting = schedule.get("waiting", [])
-        texts = [schedule["past"], schedule["hash"], *schedule["blocks"], *waiting, *lock.values()]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError("hashes and names are texts")
-        if unknown := [name for name in lock if str(name).partition(".")[0] not in NOUNS]:
-            raise ValueError(f"{unknown[0]!r} is in no table of a lock")
-        return Shared(
-            configuration=dict(recipe["configuration"]),
-            lock={name: value for name, value in lock.items() if not name.startswith(OF_SCHEDULES)},
-            steps=_whole(schedule["steps"]),
-            past=schedule["past"],
-            blocks=list(schedule["blocks"]),
-            schedule=schedule["hash"],
-            attempt=_whole(schedule["attempt"]),
-            waiting=tuple(waiting),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StateError.explained(
-            "the state's shared entries cannot be read",
-            got=f"{type(error).__name__}: {error}",
-            rule="they are the JSON that state_dict() wrote",
-            cure="restore from another checkpoint",
-        ) from None
 
 
 def check_shared(
@@ -372,18 +380,20 @@ def _check_added(table: ScheduleTable, number: int, begun: int, allow: Collectio
 
 
 def _check_schedule(saved: Shared, table: ScheduleTable, allow: Collection[str]) -> list[str]:
-    steps = saved.steps
+    steps, is_inside = saved.steps, saved.begun != ""
     rolling, blocks = table.past(steps)
-    if rolling == saved.past:
-        same = saved.schedule == table.hash()
-        return [] if same else [f"the schedule differs from the state's at steps from {steps} on: accepted"]
+    if rolling == saved.past and (not is_inside or table.past(steps + 1)[0] == saved.begun):
+        same, first = saved.schedule == table.hash(), steps + is_inside
+        return [] if same else [f"the schedule differs from the state's at steps from {first} on: accepted"]
     block = next((i for i, (a, b) in enumerate(zip(saved.blocks, blocks, strict=False)) if a != b), 0)
     first, last = block * BLOCK_STEPS, min((block + 1) * BLOCK_STEPS, steps)
+    if rolling == saved.past:
+        first, last = steps, steps + 1
     if "schedule" in allow:
         return [f"accepted: the schedule differs from the state's in steps [{first}, {last})"]
     raise StateError.explained(
         f"the schedule differs from the state's in steps that are done, first in [{first}, {last})",
-        got=f"other weights; {steps} steps are done",
+        got=f"other weights; {steps} steps are done" + ", and one is begun" * is_inside,
         rule="the past cannot change; only the weights of later steps may",
         cure='restore the weights of the steps done, or accept a broken history: allow=["schedule"]',
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ FIRST_BLOCK = 8
 after has twice the size of the one before, up to the usual: streams seldom drawn from cost little."""
 
 
+_BEFORE = itemgetter(0)
 Counts = tuple[tuple[str, int], ...]
 """(kind, number) pairs, by kind."""
 
@@ -254,10 +256,14 @@ class Stream:
 
     def _count(self, block: Block, first: int, last: int) -> None:
         """Counts the events ahead of, and at, documents [first, last) of the block."""
+        events = block.events  # ascending by what they are before
+        begin = bisect_left(events, first, key=_BEFORE)
+        end = bisect_left(events, last, begin, key=_BEFORE)
+        if begin == end:
+            return
         counts = dict(self.counts)
-        for before, kind, number in block.events:
-            if first <= before < last:
-                counts[kind] = counts.get(kind, 0) + number
+        for _, kind, number in events[begin:end]:
+            counts[kind] = counts.get(kind, 0) + number
         self.counts = tuple(sorted(counts.items()))
         self._refuse_bad(counts, ())
 

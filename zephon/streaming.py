@@ -24,9 +24,10 @@ from zephon.descriptors import Held
 from zephon.errors import DataError
 from zephon.paths import DataFile
 from zephon.readers.base import TOKEN, Chunks, Origin, Texts, Tokens, is_tokenized, labels
+from zephon.readers.kept import Remade
 from zephon.readers.parts import RecordSource
 from zephon.readers.table import NUM_THREADS, file_key, with_stamps
-from zephon.spool import folder_name, open_column, remove_damaged, trim, write_column
+from zephon.spool import SpoolFolder, folder_name, open_column, remove_damaged, write_column
 from zephon.stream_order import FILE_SHIFT, WINDOW_RECORDS, split_chunk
 from zephon.views import View, Views
 
@@ -64,35 +65,28 @@ class _Reading:
         return found
 
 
-class StreamReader:
+class StreamReader(Remade):
     """The documents of a streamed dataset at (file << 32 | window, record in the window)."""
+
+    _made = ("_lock", "_gates", "_readings", "_put_away", "_records", "_views")
 
     def __init__(self, source: RecordSource, origin: Origin, *, limit_bytes: int) -> None:
         self.name, self.files, self.kind = origin.dataset.name, origin.files, source.kind
         self.is_tokenized = is_tokenized(source)
-        self._source, self._limit_bytes, self._listed = source, limit_bytes, origin.table
-        self._spool = origin.cache / "spool"
+        self._source, self._listed = source, origin.table
+        self._spool = SpoolFolder(origin.cache, limit_bytes)
         dataset = origin.dataset
         self._content = [f"stream {_VERSION}", source.kind, dataset.text, dataset.tokens, dataset.on_error]
         self.labels = labels(origin.files)
-        self._reset()
+        self._make()
 
-    def _reset(self) -> None:
+    def _make(self) -> None:
         self._lock = threading.Lock()
         self._gates: dict[int, threading.Lock] = {}
         self._readings: OrderedDict[int, _Reading] = OrderedDict()
         self._put_away: set[int] = set()
         self._records: dict[int, int] = {}
-        self._unseen_bytes = self._limit_bytes
         self._views = Views(self._open_window, self._damaged)
-
-    def __getstate__(self) -> dict[str, Any]:
-        dropped = ("_lock", "_gates", "_readings", "_put_away", "_records", "_views")
-        return {name: value for name, value in self.__dict__.items() if name not in dropped}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
 
     def window_records(self, file: int, window: int) -> int:
         """Returns the records of a window: WINDOW_RECORDS but for the last one, 0 past the end of the file.
@@ -173,7 +167,8 @@ class StreamReader:
 
     def _path(self, chunk: int) -> Path:
         file, window = split_chunk(chunk)
-        return self._spool / folder_name([*self._content, *file_key(self._current(file))]) / f"{window}.spool"
+        folder = folder_name([*self._content, *file_key(self._current(file))])
+        return self._spool.path / folder / f"{window}.spool"
 
     def _open_window(self, chunk: int) -> View:
         """Returns the view of a window, reading on to it where no spool file has it."""
@@ -215,7 +210,7 @@ class StreamReader:
     def _write(self, file: int, window: int, raws: Sequence[Any]) -> View:
         path = self._path(file << FILE_SHIFT | window)
         view = write_column(path, self._source.column(raws))
-        self._trim(path, view.size_bytes)
+        self._spool.trim(path, view.size_bytes, lambda: set(map(self._path, self._views.open_chunks())))
         return view
 
     def release(self, held: Held) -> None:
@@ -224,14 +219,6 @@ class StreamReader:
             for file in [file for file, reading in self._readings.items() if reading.held is held]:
                 del self._readings[file]
                 self._put_away.add(file)
-
-    def _trim(self, path: Path, written: int) -> None:
-        with self._lock:
-            self._unseen_bytes += written
-            if self._unseen_bytes < self._limit_bytes // 64:
-                return
-            self._unseen_bytes = 0
-        trim(self._spool, self._limit_bytes, {self._path(c) for c in self._views.open_chunks()} | {path})
 
     def _damaged(self, chunk: int) -> DataError:
         self._views.drop(chunk)

@@ -79,7 +79,7 @@ def place(tmp_path: Path) -> Path:
 def test_a_design_is_written_and_summed_up(place: Path) -> None:
     done = zephon(
         "design", place / "recipe.toml", "--runs", 12, "--out", place / "other", "--kind", "sobol",
-        "--cap", "web=0.5", "--json",
+        "--max-share", "web=0.5", "--json",
     )  # fmt: skip
     found = json.loads(done.stdout)
     assert done.exit_code == Exit.OK
@@ -91,7 +91,7 @@ def test_a_design_is_written_and_summed_up(place: Path) -> None:
 def test_fit_shows_the_law_and_the_optimum_beside_the_baseline(place: Path) -> None:
     done = zephon(
         "fit", place / "swarm" / "ratios.csv", place / "losses.csv", "--baseline", "web=6,code=3,math=1",
-        "--cap", "code=0.4", "--bootstrap", 20, "--out", place / "weights.toml",
+        "--max-share", "code=0.4", "--bootstrap", 20, "--out", place / "weights.toml",
     )  # fmt: skip
     assert done.exit_code == Exit.OK, done.output
     for words in ("loglinear law of 16 runs; baseline: web=6,code=3,math=1", "rank correlation", "40.00%"):
@@ -117,8 +117,8 @@ def test_fit_prints_json_of_one_target(place: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (("--cap", "web=0.1", "--cap", "code=0.1,math=0.1"), Exit.RECIPE, "0.7 short"),
-        (("--cap", "web"), Exit.USAGE, "--cap takes NAME=NUMBER"),
+        (("--max-share", "web=0.1", "--max-share", "code=0.1,math=0.1"), Exit.RECIPE, "0.7 short"),
+        (("--max-share", "web"), Exit.USAGE, "--max-share takes NAME=NUMBER"),
         (("--law", "cubic"), Exit.RECIPE, "a law must be one of loglinear, quadratic"),
         (("--target", "mmlu"), Exit.RECIPE, "no target is named 'mmlu'"),
     ],

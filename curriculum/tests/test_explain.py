@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -130,10 +131,61 @@ def test_a_lane_of_a_recipe_that_ends_has_the_shares_of_those_left() -> None:
     assert found.planned == (PARTS // 4, PARTS // 4, PARTS // 2)
 
 
-def test_a_step_behind_the_end_of_the_data_is_refused() -> None:
+@pytest.mark.parametrize("when_exhausted", ["stop", "redistribute"])
+def test_a_step_behind_the_end_of_the_run_is_refused(when_exhausted: str) -> None:
     datasets = [replace(Dataset.from_documents(n, t), max_epochs=2) for n, t in DOCUMENTS.items()]
-    with pytest.raises(ValueError, match="`step` must be a step of the run, got 500; the data of lane 0 end"):
-        explain(open_small(make_recipe(None, RAMP, datasets=tuple(datasets))), step=500, lane=0)
+    recipe = make_recipe(None, RAMP, datasets=tuple(datasets), when_exhausted=when_exhausted)
+    opened = open_small(recipe)
+    end = preview(opened, [500], [0]).ends
+    assert end is not None
+    alone = [preview(opened, [500], [lane], check_end=False).ends for lane in range(4)]
+    lane = alone.index(max(alone, key=lambda its_end: its_end or 0))
+    assert alone[lane] != end  # this lane alone goes on behind the end of the run
+    for step in (end, 500):
+        with pytest.raises(ValueError, match=f"step of the run, got {step}; the data end before step {end}"):
+            explain(opened, step=step, lane=lane)
+    last = explain(opened, step=end - 1, lane=lane)
+    assert [row.row for row in last.rows] == list(preview(opened, [end - 1], [lane]).rows)
+    assert last.notes == ()
+    check(last)
+    behind = explain(opened, step=end, lane=lane, check_end=False)
+    assert behind.notes == ("the run may have ended before: the other lanes are not asked",)
+    with pytest.raises(ValueError, match=f"the data of lane {lane} alone end before step {alone[lane]}"):
+        explain(opened, step=500, lane=lane, check_end=False)
+
+
+@pytest.mark.parametrize("kind", ["wrap", "best_fit"])
+def test_a_lane_is_explained_alike_alone_and_among_all(kind: str) -> None:
+    datasets = [replace(Dataset.from_documents(n, t), max_epochs=9) for n, t in DOCUMENTS.items()]
+    recipe = make_recipe(None, RAMP, kind=kind, seq_len=24, datasets=tuple(datasets))
+    opened = open_small(recipe)
+    for lane in range(4):
+        among, alone = (
+            explain(opened, step=2, lane=lane, check_end=check_end) for check_end in (True, False)
+        )
+        assert among.rows == alone.rows
+        assert (among.cost.num_lanes, alone.cost.num_lanes) == (4, 1)
+
+
+def test_a_step_past_the_length_of_the_run_is_said() -> None:
+    opened = small(total_steps=6)
+    assert explain(opened, step=5, lane=0).notes == ()
+    found = explain(opened, step=6, lane=0)
+    assert found.notes == ("steps from 6 on are past the recipe's `total_steps` of 6",)
+    assert found.to_json()["notes"] == list(found.notes)
+    assert preview(opened, range(4, 7), [0]).notes == found.notes
+
+
+def test_what_is_known_of_pieces_that_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = small(kind="best_fit", seq_len=24)
+    whole = explain(opened, step=5, lane=1)
+    monkeypatch.setattr(sys.modules[explain.__module__], "MAX_WAITING", 2)
+    forgotten = explain(opened, step=5, lane=1)
+    assert [row.draws for row in forgotten.rows] == [row.draws for row in whole.rows]
+    pairs = [
+        zip(a.drawn_for, b.drawn_for, strict=True) for a, b in zip(forgotten.rows, whole.rows, strict=True)
+    ]
+    assert {short in (None, full) for each in pairs for short, full in each} == {True}
 
 
 def test_one_row_is_chosen_by_its_number_in_the_lane() -> None:

@@ -28,7 +28,7 @@ from tests.log_cases import (
     with_recipe,
 )
 from zephon import Loader, LoaderOptions, StateError
-from zephon_curriculum.log import follow
+from zephon_curriculum.log import leader
 from zephon_curriculum.log.entries import Accepted, Decision, RecipeChange, Refused
 from zephon_curriculum.log.folder import CurriculumLog
 from zephon_curriculum.log.follow import Updates, open_updates
@@ -102,7 +102,7 @@ def test_a_proposal_that_makes_no_sense_is_refused_and_the_run_goes_on(tmp_path:
         again = propose(tmp_path, at_step=8, points="code=+20")
         CurriculumLog(tmp_path).read()
         gone = propose(tmp_path, withdraw=(first.number,))
-        twice = propose(tmp_path, withdraw=(first.number,))  # written before the verdict on the other
+        twice = propose(tmp_path, withdraw=(first.number,), again=True)  # the other waits for its verdict
         missing = propose(tmp_path, at_step=9, skip_documents=(("web", "nowhere", 3),))
         found = ranks.steps(9)
     assert [type(verdict(tmp_path, e)) for e in (first, again, gone, twice, missing)] == [
@@ -348,7 +348,7 @@ def test_a_recipe_restored_inside_a_step_changes_what_is_behind_the_lead(tmp_pat
 
 
 def steered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(follow, "find_plugin", lambda role, kind: lambda config, context: Chase())
+    monkeypatch.setattr(leader, "find_plugin", lambda role, kind: lambda config, context: Chase())
     return replace(OPENED, recipe=replace(OPENED.recipe, controller={"kind": "chase"}))
 
 

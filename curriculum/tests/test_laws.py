@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from zephon import PARTS
 from zephon_curriculum.chance import generator
-from zephon_curriculum.laws import (
-    KINDS,
+from zephon_curriculum.laws.fit import (
+    LAW_KINDS,
     LOGLINEAR,
     QUADRATIC,
     LawFit,
@@ -23,8 +23,9 @@ from zephon_curriculum.laws import (
     jacobian,
     residuals,
 )
-from zephon_curriculum.optimum import find_optimum, make_limits, minimize_law
-from zephon_curriculum.swarm import Floats, Swarm
+from zephon_curriculum.laws.mixtures import Floats, make_limits
+from zephon_curriculum.laws.optimum import find_optimum, minimize_law
+from zephon_curriculum.laws.swarm import Swarm
 
 NAMES = ("web", "code", "math", "wiki", "books")
 SLOPES = np.array([[0.2, -0.5, -1.0, 0.3, 0.1], [-0.7, 0.1, 0.4, -0.2, 0.1], [0.3, 0.2, 0.1, -0.9, 0.2]])
@@ -52,7 +53,7 @@ def true_optimum() -> tuple[Floats, float]:
 @pytest.fixture(scope="module")
 def fits() -> dict[str, LawFit]:
     """Returns a fit of each kind to the 24 runs."""
-    return {kind: fit_law(make_swarm(), kind) for kind in KINDS}
+    return {kind: fit_law(make_swarm(), kind) for kind in LAW_KINDS}
 
 
 @given(st.integers(0, 2**32))
@@ -68,7 +69,7 @@ def test_the_jacobian_is_that_of_finite_differences(seed: int) -> None:
         np.testing.assert_allclose(exact[:, i], slope, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LAW_KINDS)
 def test_gradients_are_those_of_finite_differences(fits: dict[str, LawFit], kind: str) -> None:
     for fit in fits[kind].fits:
         at = np.array([0.1, 0.2, 0.3, 0.15, 0.25])
@@ -102,7 +103,7 @@ def test_without_noise_the_quadratic_law_is_found_again() -> None:
     np.testing.assert_allclose(law.predict(np.eye(3)), true.predict(np.eye(3)), atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LAW_KINDS)
 def test_the_laws_foretell_runs_left_out(fits: dict[str, LawFit], kind: str) -> None:
     for fit in fits[kind].fits:
         assert fit.foretells
@@ -111,7 +112,7 @@ def test_the_laws_foretell_runs_left_out(fits: dict[str, LawFit], kind: str) -> 
     assert fits[kind].warnings() == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LAW_KINDS)
 @pytest.mark.parametrize("seed", range(2))
 def test_of_noise_a_law_foretells_nothing_and_says_so(kind: str, seed: int) -> None:
     swarm = make_swarm(strength=0.0, seed=seed).only(["val"])
@@ -128,23 +129,23 @@ def test_of_noise_a_law_foretells_nothing_and_says_so(kind: str, seed: int) -> N
 def test_the_optimum_is_that_of_the_true_law(fits: dict[str, LawFit]) -> None:
     best, lowest = true_optimum()
     found = find_optimum(fits[LOGLINEAR], num_bootstrap=30)
-    assert found.spread is not None
+    assert found.bootstrap is not None
     assert (np.array(found.shares) / PARTS).tolist() == pytest.approx(best.tolist(), abs=0.03)
     assert np.mean(found.losses) == pytest.approx(lowest, abs=0.01)
-    assert max(found.spread.sd) < 0.02
+    assert max(found.bootstrap.sd) < 0.02
     assert not found.is_within_noise
     centre = make_swarm().ratios.mean(axis=0)
     gain = (1.5 + np.exp(SLOPES @ centre)).mean() - (
         1.5 + np.exp(SLOPES @ (np.array(found.shares) / PARTS))
     ).mean()
-    assert found.spread.gain_low <= gain <= found.spread.gain_high
+    assert found.bootstrap.gain_low <= gain <= found.bootstrap.gain_high
     assert find_optimum(fits[LOGLINEAR], num_bootstrap=30) == found
 
 
 def test_the_quadratic_optimum_is_near(fits: dict[str, LawFit]) -> None:
     found = find_optimum(fits[QUADRATIC], num_bootstrap=0)
     assert (np.array(found.shares) / PARTS).tolist() == pytest.approx(true_optimum()[0].tolist(), abs=0.15)
-    assert found.spread is None
+    assert found.bootstrap is None
     assert found.is_within_noise, "nothing has shown that it is not"
 
 
@@ -152,7 +153,7 @@ def test_fewer_runs_make_the_optimum_less_sure() -> None:
     sds = []
     for num_runs in (24, 12):
         fit = fit_law(make_swarm(num_runs).only(["val", "qa"]))
-        spread = find_optimum(fit, num_bootstrap=30).spread
+        spread = find_optimum(fit, num_bootstrap=30).bootstrap
         assert spread is not None
         sds.append(max(spread.sd))
     assert 1.5 * sds[0] < sds[1], sds
@@ -167,15 +168,15 @@ def test_a_loglinear_law_has_one_optimum_from_whatever_start(fits: dict[str, Law
 
 
 @given(st.integers(0, 2**32))
-def test_caps_and_floors_are_kept(fits: dict[str, LawFit], seed: int) -> None:
+def test_limits_of_shares_are_kept(fits: dict[str, LawFit], seed: int) -> None:
     random = generator("limits", seed)
     inside = random.dirichlet(np.ones(5))
-    caps = dict(zip(NAMES, np.minimum(inside + 0.2 * random.random(5), 1).tolist(), strict=True))
-    floors = dict(zip(NAMES, np.maximum(inside - 0.2 * random.random(5), 0).tolist(), strict=True))
-    found = find_optimum(fits[LOGLINEAR], caps=caps, floors=floors, num_bootstrap=0)
+    max_shares = dict(zip(NAMES, np.minimum(inside + 0.2 * random.random(5), 1).tolist(), strict=True))
+    min_shares = dict(zip(NAMES, np.maximum(inside - 0.2 * random.random(5), 0).tolist(), strict=True))
+    found = find_optimum(fits[LOGLINEAR], max_shares=max_shares, min_shares=min_shares, num_bootstrap=0)
     assert sum(found.shares) == PARTS
     for name, share in found.weights.items():
-        assert floors[name] - 1.5 / PARTS <= share / PARTS <= caps[name] + 1.5 / PARTS
+        assert min_shares[name] - 1.5 / PARTS <= share / PARTS <= max_shares[name] + 1.5 / PARTS
     inside_loss = np.mean(
         list(fits[LOGLINEAR].predict(dict(zip(NAMES, inside.tolist(), strict=True))).values())
     )
@@ -183,20 +184,20 @@ def test_caps_and_floors_are_kept(fits: dict[str, LawFit], seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("caps", "floors", "message"),
+    ("max_shares", "min_shares", "message"),
     [
-        (dict.fromkeys(NAMES, 0.15), {}, r"caps must leave room for 1, got a sum of 0.75: 0.25 short"),
-        ({}, {"web": 0.7, "code": 0.5}, r"floors must sum to 1 or less, got 1.2: 0.2 too much"),
-        ({"web": 0.2}, {"web": 0.3}, r"the floor of 'web', 0.3, is above its cap, 0.2"),
-        ({"web": 1.5}, {}, r"cap of 'web' must be a share in \[0, 1\], got 1.5"),
-        ({}, {"pdf": 0.1}, r"floor: no dataset is named 'pdf'"),
+        (dict.fromkeys(NAMES, 0.15), {}, r"max shares must sum to 1 or more, got 0.75: 0.25 short"),
+        ({}, {"web": 0.7, "code": 0.5}, r"min shares must sum to 1 or less, got 1.2: 0.2 too much"),
+        ({"web": 0.2}, {"web": 0.3}, r"the min share of 'web', 0.3, is above its max share, 0.2"),
+        ({"web": 1.5}, {}, r"the max share of 'web' must be in \[0, 1\], got 1.5"),
+        ({}, {"pdf": 0.1}, r"min share: no dataset is named 'pdf'"),
     ],
 )
 def test_limits_that_no_mixture_keeps_are_refused(
-    caps: dict[str, float], floors: dict[str, float], message: str
+    max_shares: dict[str, float], min_shares: dict[str, float], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        make_limits(NAMES, caps, floors)
+        make_limits(NAMES, max_shares, min_shares)
 
 
 def test_an_optimum_beyond_the_runs_is_told_of(fits: dict[str, LawFit]) -> None:
@@ -209,7 +210,7 @@ def test_an_optimum_beyond_the_runs_is_told_of(fits: dict[str, LawFit]) -> None:
         losses=swarm.losses[:, :1],
     )
     found = find_optimum(fit_law(near), num_bootstrap=0)
-    assert any("add runs there, or a cap" in warning for warning in found.warnings)
+    assert any("add runs there, or a max share" in warning for warning in found.warnings)
 
 
 def test_unknown_kinds_and_baselines_are_refused(fits: dict[str, LawFit]) -> None:

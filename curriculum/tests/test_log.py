@@ -16,7 +16,7 @@ from zephon import ScheduleTable, StateError
 from zephon_curriculum.log import store
 from zephon_curriculum.log.entries import Base, Entry, Proposal, make_entry, read_entry
 from zephon_curriculum.log.folder import CurriculumLog, read_blobs
-from zephon_curriculum.log.ops import Add, Points, Retire, Scale, SkipSteps, Weights, Withdraw
+from zephon_curriculum.log.ops import Add, Points, Retire, Scale, SkipDocuments, SkipSteps, Weights, Withdraw
 from zephon_curriculum.log.store import LocalStore, RemoteStore, open_store, probe
 
 TABLE = ScheduleTable(("web", "code"), (0, 5), ((1 << 19, 1 << 19), (1 << 20, 0)))
@@ -59,10 +59,10 @@ def test_entries_read_back_as_they_were_written(url: str) -> None:
 def test_only_new_entries_are_read_at_a_look(url: str) -> None:
     log = written(url, 2)
     entries = log.read()
-    assert log.read_new(2, entries[-1].hash) == []
+    assert log.read_new(2, entries[-1].hash) == ([], None)
     log.append(proposal("third"), 2, entries[-1].hash)
-    assert [entry.number for entry in log.read_new(2, entries[-1].hash)] == [2]
-    assert [entry.number for entry in log.read_new(0, "")] == [0, 1, 2]
+    assert [entry.number for entry in log.read_new(2, entries[-1].hash)[0]] == [2]
+    assert [entry.number for entry in log.read_new(0, "")[0]] == [0, 1, 2]
 
 
 def test_who_comes_second_takes_the_next_number(url: str) -> None:
@@ -164,21 +164,23 @@ def test_a_look_leaves_an_entry_that_is_not_written_to_its_end(tmp_path: Path) -
     head, path = log.read()[1].hash, tmp_path / "000002.json"
     whole = path.read_bytes()
     path.write_bytes(whole[:20])
-    assert log.read_new(2, head) == []
+    found, unfinished = log.read_new(2, head)
+    assert (found, "000002.json is not written to its end" in str(unfinished)) == ([], True)
     path.write_bytes(whole)
-    assert len(log.read_new(2, head)) == 1
+    assert len(log.read_new(2, head)[0]) == 1
 
 
 def test_a_big_thing_that_was_changed_counts_as_missing(url: str) -> None:
     log = written(url, 1)
     sha = log.put_documents([("web", "b.jsonl", 3), ("web", "a.jsonl", 1), ("web", "a.jsonl", 1)])
-    name = f"documents/{sha}.jsonl"
-    assert read_blobs(log.raw_files([name])).documents == {
+    name, ops = f"documents/{sha}.jsonl", (SkipDocuments(sha, 2),)
+    entry = make_entry(1, "", Proposal(at_step=9, until=None, ops=ops, reason="why", author="me"))
+    assert read_blobs(log.raw_blobs([entry])).documents == {
         sha: (("web", "a.jsonl", 1), ("web", "b.jsonl", 3))
     }
     with fsspec.open(f"{url}/{name}", "wb") as file:
         file.write(b"[]\n")
-    assert log.raw_files([name]) == {}
+    assert log.raw_blobs([entry]) == {}
 
 
 # Storage ----------------------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ import pytest
 
 from tests.helpers import loaders, make_recipe, open_small, sized, take_steps
 from zephon import PARTS, Dataset, Opened, Recipe, ScheduleTable, Stages
-from zephon_curriculum.estimates import SAMPLED, DatasetEstimate, Estimates, Quantity
+from zephon_curriculum.estimation.estimates import SAMPLED, DatasetEstimate, Estimates
 from zephon_curriculum.plan import plan
-from zephon_curriculum.plan_curve import Curve
-from zephon_curriculum.plan_text import comparison_table, plan_text
+from zephon_curriculum.plan.curve import Curve
+from zephon_curriculum.plan.text import comparison_table
+from zephon_curriculum.quantity import Quantity
 
 
 def known(name: str, documents: int, mean: float, error: float = 0.0) -> DatasetEstimate:
@@ -179,7 +180,7 @@ def test_a_plan_without_estimates_says_what_is_unknown() -> None:
     assert found.hours == pytest.approx(10 / 3600)
     assert found["web"].epochs is None
     assert "web: its tokens are unknown, and so are its epochs and its end; measure them" in found.warnings
-    assert "unknown" in plan_text(found)
+    assert "unknown" in str(found)
 
 
 def test_two_plans_are_compared() -> None:

@@ -250,7 +250,7 @@ def test_amend_shows_what_it_would_do_and_writes_a_proposal(place: Path, call: C
         0,
         shown.replace(
             "dry run: nothing was written",
-            "entry 1: no verdict yet; it waits for the run, do not send it again",
+            "entry 1: no verdict yet; it waits for the run",
         ),
     )
     with run.loader(OPTIONS) as loader:
@@ -295,6 +295,23 @@ def test_amend_says_that_it_is_late_and_exits_1_when_the_run_refuses(place: Path
     ]  # fmt: skip
 
 
+def test_a_command_sent_twice_asks_once_and_says_so(place: Path, call: Call) -> None:
+    run = begun(place)
+    go(run, 1)
+    ask = ("amend", "run", "--at-step", "9", "--scale", "code=1.1", "--reason", "x", "--author", "ann")
+    assert call(*ask)[0] == 0
+    code, shown = call(*ask)
+    assert (code, "entry 1 asks for this in the same words, which counts once; see --again" in shown) == (
+        0,
+        True,
+    )
+    assert "entry 1: proposed" in shown
+    assert json.loads(call(*ask, "--json")[1])["repeats"] == 1
+    assert len(run.log.read()) == 2
+    assert "entry 2: proposed" in call(*ask, "--again")[1]
+    assert len(run.log.read()) == 3
+
+
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
@@ -328,6 +345,24 @@ def test_fork_and_log_say_what_they_did(place: Path, call: Call) -> None:
     assert "entries 1 begin there or later and do not count" in shown
     code, shown = call("log", "fork")
     assert (code, "goes its own way from" in shown, "accepted; withdrawn" in shown) == (0, True, True)
+
+
+def test_a_fork_says_which_amendments_end_without_those_it_drops(place: Path, call: Call) -> None:
+    """From step 20 on code has a half, so that +60 points fit in only by the weights of entry 1."""
+    run = begun(place)
+    go(run, 1)
+    whole = run.amend(at_step=20, weights={"web": 3, "code": 1}, reason="x")
+    go(run, 1)
+    points = run.amend(at_step=6, points="code=+60", reason="x")
+    found = go(run, 12)[0]
+    assert {type(run.history.verdicts[entry.number]) for entry in (whole, points)} == {Accepted}
+    code, shown = call("fork", "run", "--at-step", "10", "--into", "fork")
+    assert (code, "entry 3 ends before step 20: from there on it stood on" in shown) == (0, True), shown
+    fork = Run(place / "fork")
+    assert fork.table.past(10) == run.table.past(10)
+    assert fork.table.at(20) == run.recipe.compile_schedule().at(20)
+    assert go(fork, 12)[0] == found
+    assert Run(place / "fork").verify(options=OPTIONS).num_rows == 48
 
 
 def test_log_exits_5_where_the_chain_is_broken(place: Path, call: Call) -> None:

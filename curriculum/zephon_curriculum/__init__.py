@@ -8,14 +8,6 @@ mixture (`fit_law`, `find_optimum`, designs).
 
 from __future__ import annotations
 
-from zephon_curriculum.allocate import (
-    cap_schedule,
-    steps_for_epochs,
-    temperature,
-    unimax,
-    water_fill,
-)
-from zephon_curriculum.charts import mixture_chart
 from zephon_curriculum.compare import Comparison, compare
 from zephon_curriculum.controllers import (
     Ado,
@@ -33,18 +25,38 @@ from zephon_curriculum.controllers import (
     quantise,
     simulate,
 )
-from zephon_curriculum.designs import Design, dirichlet_design, sobol_design, write_design
-from zephon_curriculum.estimate import TokenEstimation
-from zephon_curriculum.estimates import DatasetEstimate, Estimates, Quantity
-from zephon_curriculum.exact_ends import ExactEnds, census, exact_ends
+from zephon_curriculum.estimation import DatasetEstimate, Estimates, Pinned, TokenEstimation
 from zephon_curriculum.explain import Explanation, explain
-from zephon_curriculum.laws import LawFit, fit_law
+from zephon_curriculum.laws import (
+    Design,
+    LawFit,
+    Optimum,
+    Swarm,
+    dirichlet_design,
+    find_optimum,
+    fit_law,
+    read_swarm,
+    sobol_design,
+    write_design,
+)
 from zephon_curriculum.log import CurriculumLog, Updates, fork_run, open_updates, recipe_of_run
 from zephon_curriculum.opening import Opening
-from zephon_curriculum.optimum import Optimum, find_optimum
-from zephon_curriculum.plan import Plan, plan
+from zephon_curriculum.plan import (
+    ExactEnds,
+    Plan,
+    cap_schedule,
+    census,
+    exact_ends,
+    mixture_chart,
+    plan,
+    steps_for_epochs,
+    temperature,
+    unimax,
+    water_fill,
+)
 from zephon_curriculum.preview import Preview, preview, preview_cost
 from zephon_curriculum.preview_estimated import EstimatedPreview, preview_estimated
+from zephon_curriculum.quantity import Quantity
 from zephon_curriculum.run import Run
 from zephon_curriculum.schedules import (
     Bounds,
@@ -57,9 +69,7 @@ from zephon_curriculum.schedules import (
     Wsd,
     to_steps,
 )
-from zephon_curriculum.swarm import Swarm, read_swarm
 from zephon_curriculum.templates import Template, template, templates
-from zephon_curriculum.weighing import Pinned
 
 __all__ = [
     "Ado",

@@ -6,20 +6,26 @@ are made by the real loader, of which each choice is watched; nothing here choos
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from zephon import PARTS, DescribedPiece, DescribedRow, Ledger, Loader, Opened, describe_rows
+from zephon import PARTS, DescribedRow, Ledger, Loader, Opened, Packer, describe_rows
 from zephon.cli.common import LateProgress
 from zephon_curriculum.log.entries import Entry, body_json
 from zephon_curriculum.log.folder import log_of
 from zephon_curriculum.log.history import History
 from zephon_curriculum.opening import PLAIN, Named, Opening, StateLike, opened, state_before
-from zephon_curriculum.preview import piece_json, wanted_of
+from zephon_curriculum.preview import Wanted, notes_of, piece_json, wanted_of
 from zephon_curriculum.preview_cost import PreviewCost, cost_of
+from zephon_curriculum.preview_text import WIDTH, shown_explanation
+from zephon_curriculum.results import Readable, Shown
+
+MAX_WAITING = 1 << 20
+"""Pieces of which it is known for which row they were drawn: more than a pool holds."""
+Place = tuple[int, int, int]
+"""Of a piece: its dataset, the position of its document and the tokens before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +63,15 @@ class ExplainedRow:
     first row after skipped steps, those of the rows dropped come first."""
     drawn_for: tuple[int | None, ...]
     """For each piece, the number of the row that was being filled when it was drawn: that of this row but
-    where the packer keeps a pool. None: before the state that the rows were made from; or not known, as the
-    packer cannot say what it holds."""
+    where the packer keeps a pool. None: before the state that the rows were made from."""
 
     def begin_of(self, draw: Draw) -> int:
         """Returns the first token in the row that was drawn by `draw`, where the packer keeps no pool."""
         return len(self.row.tokens) - draw.rest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Explanation(Readable):
     """Why the rows of one step in one lane hold what they hold."""
 
     names: tuple[str, ...]
@@ -84,6 +89,8 @@ class Explanation:
     """Whether pieces may have been drawn for earlier rows than theirs."""
     rows: tuple[ExplainedRow, ...]
     cost: PreviewCost
+    notes: tuple[str, ...]
+    """What to know of the step as a step of the run."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the explanation as JSON data."""
@@ -96,8 +103,13 @@ class Explanation:
             "in_force_since": self.in_force_since,
             "entries": [{"number": e.number, "hash": e.hash} | body_json(e.body) for e in self.entries],
             "packer_has_pool": self.pool,
+            "notes": list(self.notes),
             "rows": [self._row_json(row) for row in self.rows],
         }
+
+    def shown(self) -> Shown:
+        """Returns draws, pieces and weights as lines and tables."""
+        return shown_explanation(self, WIDTH)
 
     def _by_name(self, parts: tuple[int, ...]) -> dict[str, float]:
         return {name: part / PARTS for name, part in zip(self.names, parts, strict=True)}
@@ -123,17 +135,22 @@ class Explanation:
 
 
 class _Watch:
-    """Keeps the choices made for some rows of one lane."""
+    """Keeps the choices made for some rows of a lane, and for which row each piece of it was drawn."""
 
-    def __init__(self, names: tuple[str, ...], rows: range) -> None:
-        self._names, self._rows = names, rows
+    def __init__(self, names: tuple[str, ...], lane: int, rows: range) -> None:
+        self._names, self._lane, self._rows = names, lane, rows
+        self._ledger: Ledger | None = None
+        """Of the newest choice, where that was one of the lane."""
         self._last: tuple[Ledger, int, Draw] | None = None
         self.draws: list[Draw] = []
+        self.drawn_for: dict[Place, int] = {}
+        """Where the packer keeps a pool; the newest MAX_WAITING pieces."""
 
     def __call__(self, ledger: Ledger, dataset: int, at_least: int) -> None:
         """Takes a choice, ahead of what is drawn by it."""
         self.finish()
-        if ledger.rows in self._rows:
+        self._ledger = ledger if ledger.lane == self._lane else None
+        if self._ledger is not None and ledger.rows in self._rows:
             draw = Draw(
                 row=ledger.rows,
                 dataset=self._names[dataset],
@@ -152,28 +169,35 @@ class _Watch:
             self.draws.append(replace(draw, num_tokens=ledger.tokens[dataset] - draw.num_tokens))
             self._last = None
 
+    def add(self, place: Place) -> None:
+        """Takes a piece that goes to a packer: one that follows no choice was drawn before the state."""
+        if self._ledger is not None:
+            self.drawn_for[place] = self._ledger.rows
+            if len(self.drawn_for) > MAX_WAITING:
+                del self.drawn_for[next(iter(self.drawn_for))]
 
-class _Streams:
-    """How far a lane's streams were drawn after each row, to say for which row a piece was drawn."""
+    def watched(self, opened: Opened) -> Opened:
+        """Returns `opened` with its packer, watched where that keeps a pool."""
+        make = opened.packer.make
+        if not make().by_document:
+            return opened
+        watched = replace(opened.packer, make=lambda: cast(Packer, _WatchedPacker(make(), self.add)))
+        return replace(opened, packer=watched)
 
-    def __init__(self, lane: int, first_row: int) -> None:
-        self._key, self._first_row = f"lane_{lane:05d}", first_row
-        self._cursors: list[tuple[int | None, list[Any]]] = []
 
-    def begin(self, state: Mapping[str, Any]) -> None:
-        """Takes the state that rows are made from."""
-        self._cursors = [(None, json.loads(state[self._key])["cursors"])]
+class _WatchedPacker:
+    """A packer of which somebody sees every piece that it gets."""
 
-    def keep(self, loader: Loader, row: int) -> None:
-        """Takes the state after a row, where that is not the state of an earlier flush."""
-        if row >= self._first_row and loader.opened.flush_every is None:
-            self._cursors.append((row, json.loads(loader.state_dict()[self._key])["cursors"]))
+    def __init__(self, packer: Packer, add: Callable[[Place], None]) -> None:
+        self._packer, self._add = packer, add
 
-    def drawn_for(self, dataset: int, piece: DescribedPiece) -> int | None:
-        """Returns the row that was being filled when a piece was drawn; None for one of before."""
-        place = [piece.position, 0, piece.offset]
-        found = (row for row, cursors in self._cursors if cursors[dataset] and cursors[dataset] > place)
-        return next(found, None)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._packer, name)
+
+    def add(self, run: Any) -> None:
+        """Takes in a piece, as the packer does."""
+        self._add((run.dataset, int(run.block.positions[run.first]), run.skip))
+        self._packer.add(run)
 
 
 def explain(
@@ -183,14 +207,15 @@ def explain(
     lane: int,
     row: int | None = None,
     state: StateLike | None = None,
+    check_end: bool = True,
     allow: Collection[str] = (),
     how: Opening = PLAIN,
     progress: LateProgress | None = None,
 ) -> Explanation:
     """Returns why the rows of a step in a lane, or the one with number `row` in it, hold what they hold.
 
-    Cost: the lane's rows from `state`, or as `preview` from the newest snapshot or step 0. A recipe that ends
-    is not asked whether its other lanes have ended before.
+    Cost and arguments as of `preview`: the lane's rows, of a recipe that ends those of all lanes, as only
+    together they say when it does; `check_end=False` makes the lane alone, also past that end.
     """
     with opened(named, how, progress) as found:
         recipe = found.opened.recipe
@@ -200,49 +225,30 @@ def explain(
                 f"`row` must be in [{rows.start}, {rows.stop}), the rows of a lane in step {step}, "
                 f"got {row}; row k of a lane belongs to step k // {recipe.rows_per_step}"
             )
-        wanted = wanted_of(recipe, [step], [lane], check_end=False)
+        wanted = wanted_of(recipe, [step], [lane], check_end)
         start = state_before(state, step, wanted.made_lanes(recipe), found.folder)
         (options,) = wanted.parts(recipe)
         cost = cost_of(recipe, found.opened.table, [options], step + 1, start)
-        watch = _Watch(recipe.names, rows)
-        has_pool = found.opened.packer.make().by_document
-        streams = _Streams(lane, _first_row(found.opened, rows)) if has_pool else None
-        with Loader(found.opened, replace(options, micro_batch_size=1), watch=watch) as loader:
+        watch = _Watch(recipe.names, lane, rows)
+        with Loader(watch.watched(found.opened), options, watch=watch) as loader:
             if start is not None:
                 loader.load_state_dict(start, allow=allow)
-            made = _rows_of(loader, step, streams, progress or LateProgress())
+            made = _rows_of(loader, step, lane, progress or LateProgress())
         watch.finish()
         entries = () if found.folder is None else entries_in_force(found.folder, step)
-        explained = [
-            _explained(found.opened, each, watch.draws, streams) for each in made if row in (None, each.row)
-        ]
-        return _explanation(found.opened, (step, lane), explained, entries, cost)
+        explained = [_explained(found.opened, each, watch) for each in made if row in (None, each.row)]
+        return _explanation(found.opened, wanted, explained, entries, cost)
 
 
-def _first_row(opened: Opened, rows: range) -> int:
-    """Returns the first row for which pieces of `rows` can have been drawn, as far as it is known."""
-    waits = opened.packer.options.get("pool_documents") if opened.recipe.packing.kind == "best_fit" else None
-    return 0 if waits is None else max(0, rows.start - int(waits) - 1)
-
-
-def _rows_of(
-    loader: Loader, step: int, streams: _Streams | None, progress: LateProgress
-) -> list[DescribedRow]:
+def _rows_of(loader: Loader, step: int, lane: int, progress: LateProgress) -> list[DescribedRow]:
     """Returns the rows of a step in a lane; refuses a step that the data do not have."""
-    if streams is not None and loader.num_steps:
-        streams.begin(loader.state_dict())
-    made: list[DescribedRow] = []
     for batch in loader:
         progress("rows", batch.step + 1, step + 1)
-        if streams is not None:
-            streams.keep(loader, int(batch.rows[-1]))
         if batch.step == step:
-            made += describe_rows(loader.opened, batch)
-        if loader.num_steps > step:
-            return made
+            return [row for row in describe_rows(loader.opened, batch) if row.lane == lane]
+    whose = f"of lane {lane} alone " if len(loader.lanes) == 1 < loader.opened.recipe.lanes else ""
     raise ValueError(
-        f"`step` must be a step of the run, got {step}; the data of lane {loader.lanes[0]} end before step "
-        f"{loader.num_steps}"
+        f"`step` must be a step of the run, got {step}; the data {whose}end before step {loader.num_steps}"
     )
 
 
@@ -261,38 +267,38 @@ def entries_in_force(folder: Path, step: int) -> tuple[Entry, ...]:
     return tuple(history.entries[number] for number in [*base, *on_top])
 
 
-def _explained(
-    opened: Opened, row: DescribedRow, draws: Sequence[Draw], streams: _Streams | None
-) -> ExplainedRow:
+def _explained(opened: Opened, row: DescribedRow, watch: _Watch) -> ExplainedRow:
     number = {name: i for i, name in enumerate(opened.recipe.names)}
+    has_pool = opened.packer.make().by_document
     return ExplainedRow(
         row=row,
         texts=tuple(opened.encoder.decode(row.tokens_of(piece)) for piece in row.pieces),
-        draws=tuple(draw for draw in draws if draw.row == row.row),
+        draws=tuple(draw for draw in watch.draws if draw.row == row.row),
         drawn_for=tuple(
-            row.row if streams is None else streams.drawn_for(number[piece.dataset], piece)
-            for piece in row.pieces
+            watch.drawn_for.get((number[p.dataset], p.position, p.offset)) if has_pool else row.row
+            for p in row.pieces
         ),
     )
 
 
 def _explanation(
     opened: Opened,
-    place: tuple[int, int],
+    wanted: Wanted,
     rows: Sequence[ExplainedRow],
     entries: tuple[Entry, ...],
     cost: PreviewCost,
 ) -> Explanation:
-    table, (step, lane) = opened.table, place
+    table, recipe, (step,), (lane,) = opened.table, opened.recipe, wanted.steps, wanted.lanes
     return Explanation(
-        names=opened.recipe.names,
+        names=recipe.names,
         step=step,
         lane=lane,
-        work_source=str(opened.recipe.work_source["kind"]),
+        work_source=str(recipe.work_source["kind"]),
         planned=table.at(step),
         in_force_since=table.starts[table.phase(step)],
         entries=entries,
         pool=opened.packer.make().by_document,
         rows=tuple(rows),
         cost=cost,
+        notes=notes_of(recipe, wanted, wanted.end),
     )

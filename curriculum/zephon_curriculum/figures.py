@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from zephon_curriculum.plan_ends import Interval
+from zephon_curriculum.quantity import Quantity
 
+Report = Callable[[str, int, int], None]
+"""Called with (what, done, total), by work that may take long."""
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -25,17 +25,17 @@ def short(number: float, digits: int = 4) -> str:
     return f"{number / size:.{max(digits, 4) if unit == 'k' else digits}g}{unit}"
 
 
-def shown(interval: Interval, digits: int = 3) -> str:
+def shown(interval: Quantity, digits: int = 3) -> str:
     """Returns a number with its interval, if it has one: `5.21 (4.8 to 5.7)`."""
     return _with_ends(interval, lambda number: short(number, digits))
 
 
-def shown_steps(interval: Interval | None) -> str:
+def shown_steps(interval: Quantity | None) -> str:
     """Returns a step with its interval."""
     return "-" if interval is None else _with_ends(interval, lambda step: f"{step:,.0f}")
 
 
-def _with_ends(interval: Interval, write: Callable[[float], str]) -> str:
+def _with_ends(interval: Quantity, write: Callable[[float], str]) -> str:
     value = write(interval.value)
     if interval.low is None or interval.high is None:
         return value

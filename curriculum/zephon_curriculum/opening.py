@@ -17,6 +17,7 @@ from zephon import (
     Opened,
     Recipe,
     ScheduleTable,
+    StateError,
     find_snapshot,
     find_state,
     newest_table,
@@ -132,14 +133,25 @@ def state_before(
     """
     if state is None:
         return None if folder is None else find_snapshot(folder, step, lanes)
-    if isinstance(state, Mapping):
-        found = dict(state)
-    else:
-        snapshot = find_snapshot(Path(state), step, lanes) if Path(state).is_dir() else None
-        found = find_state(state) if snapshot is None else snapshot
+    found = dict(state) if isinstance(state, Mapping) else _find_state(Path(state), state, step, lanes)
     if saved_steps(found) > step:
         raise ValueError(
             f"`state` must be of a step at or before the first step wanted, {step}, got one of step "
             f"{saved_steps(found)}; give an earlier state, or later steps"
+        )
+    return found
+
+
+def _find_state(path: Path, named: str | os.PathLike[str], step: int, lanes: range) -> dict[str, Any]:
+    """Returns the state at a path: of a run folder, its newest snapshot at or before `step`."""
+    if not path.is_dir() or read_lock(path) is None:
+        return find_state(named)
+    found = find_snapshot(path, step, lanes)
+    if found is None:
+        raise StateError.explained(
+            f"run folder {str(path)!r} gives no state for step {step}",
+            got="no snapshot of all these lanes at or before it",
+            rule="a run keeps one every 500 steps",
+            cure="leave the state out, which makes the rows from step 0 on, or name a checkpoint",
         )
     return found

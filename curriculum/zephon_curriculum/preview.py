@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zephon import PARTS, DescribedPiece, DescribedRow, Loader, LoaderOptions, Opened, Recipe, describe_rows
-from zephon.cli.common import LateProgress
+from zephon.cli.common import LateProgress, past_run
 from zephon_curriculum.opening import (
     PLAIN,
     Named,
@@ -27,8 +28,11 @@ from zephon_curriculum.opening import (
     table_of,
 )
 from zephon_curriculum.preview_cost import PreviewCost, cost_of
+from zephon_curriculum.preview_text import MAX_ROWS, WIDTH, shown_preview
+from zephon_curriculum.results import Readable, Shown
 
 STEPS = range(20)
+MAX_STEPS = 1 << 20
 Floats = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 
@@ -59,8 +63,8 @@ class Shares:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Preview:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Preview(Readable):
     """The rows of some steps and lanes."""
 
     names: tuple[str, ...]
@@ -76,6 +80,8 @@ class Preview:
     """What was made to get here."""
     ends: int | None
     """The step before which the data end, where that is at or before the last step wanted; else None."""
+    notes: tuple[str, ...]
+    """What to know of the steps as steps of the run."""
     decode: Callable[[NDArray[np.uint32]], str]
 
     def find(self, step: int, lane: int, row: int | None = None) -> DescribedRow:
@@ -126,6 +132,7 @@ class Preview:
         return {
             "cost": self.cost.to_json(),
             "data_end_before_step": self.ends,
+            "notes": list(self.notes),
             "lanes": list(self.lanes),
             "shares": [
                 {
@@ -154,13 +161,9 @@ class Preview:
             "pieces": [piece_json(piece, text) for piece, text in zip(row.pieces, texts, strict=True)],
         }
 
-    def __repr__(self) -> str:
-        return f"Preview of steps {_listed(self.steps)}, lanes {_listed(self.lanes)}: {len(self.rows)} rows"
-
-    def _repr_html_(self) -> str:
-        from zephon_curriculum.preview_html import preview_html
-
-        return preview_html(self)
+    def shown(self) -> Shown:
+        """Returns shares in total and by step and the first rows as lines and tables."""
+        return shown_preview(self, MAX_ROWS, WIDTH)
 
 
 def _by_dataset(shares: Shares, i: int) -> dict[str, dict[str, float | int]]:
@@ -229,13 +232,29 @@ def _any_rank(recipe: Recipe) -> Callable[[bool], bool] | None:
 
 def wanted_of(recipe: Recipe, steps: Iterable[int], lanes: Iterable[int] | None, check_end: bool) -> Wanted:
     """Returns what to make; refuses steps and lanes that no run of the recipe has."""
-    numbers = sorted(set(steps))
+    numbers = sorted(set(islice(steps, MAX_STEPS + 1)))
     if not numbers or numbers[0] < 0:
         raise ValueError(f"`steps` must be numbers >= 0, at least one, got {numbers[:8]}; steps count from 0")
+    if len(numbers) > MAX_STEPS:
+        raise ValueError(
+            f"`steps` must be at most {MAX_STEPS:,}, as a preview holds their rows, got more; "
+            "`zephon plan` and preview_estimated tell of a whole run"
+        )
     chosen = sorted(set(range(recipe.lanes) if lanes is None else lanes))
     if not chosen or chosen[0] < 0 or chosen[-1] >= recipe.lanes:
         raise ValueError(f"`lanes` must be in [0, {recipe.lanes}), at least one, got {chosen[:8]}")
     return Wanted(steps=tuple(numbers), lanes=tuple(chosen), check_end=check_end)
+
+
+def notes_of(recipe: Recipe, wanted: Wanted, end: int) -> tuple[str, ...]:
+    """Returns, a line each, what to know of the steps wanted as steps of a run; the data end at `end`."""
+    is_alone = recipe.is_finite and not wanted.check_end and len(wanted.lanes) < recipe.lanes
+    notes = []
+    if end < wanted.end:
+        notes.append(f"the data {'of these lanes alone ' * is_alone}end before step {end}")
+    if is_alone:
+        notes.append("the run may have ended before: the other lanes are not asked")
+    return (*notes, *filter(None, [past_run(recipe.total_steps, wanted.end)]))
 
 
 def preview(
@@ -312,6 +331,7 @@ def make_preview(
         planned=np.array(shares, dtype=np.int64).reshape(len(made), len(opened.recipe.names)),
         cost=cost,
         ends=end if end < wanted.end else None,
+        notes=notes_of(opened.recipe, wanted, end),
         decode=opened.encoder.decode,
     )
 

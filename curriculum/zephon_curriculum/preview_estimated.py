@@ -13,15 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon import PARTS, ScheduleTable
+from zephon.cli.common import add_row, new_table
+from zephon_curriculum.figures import short
 from zephon_curriculum.opening import PLAIN, Named, Opening, recipe_of, table_of
-from zephon_curriculum.plan_curve import Curve
+from zephon_curriculum.plan.curve import Curve
+from zephon_curriculum.results import Readable, Shown
 
 MAX_POINTS = 2000
 """At most so many steps are shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EstimatedPreview:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class EstimatedPreview(Readable):
     """The planned mixture of a whole run at n steps of it; D datasets."""
 
     names: tuple[str, ...]
@@ -35,21 +38,44 @@ class EstimatedPreview:
     """(D,) planned in all steps."""
     tokens_per_step: int
 
+    def shown(self) -> Shown:
+        """Returns the shares at the first and the last step and the tokens of all, by dataset."""
+        table = new_table("dataset", "#first share", "#last share", "#tokens")
+        for name, first, last, tokens in zip(
+            self.names, self.shares[0], self.shares[-1], self.total_tokens, strict=True
+        ):
+            add_row(table, name, f"{first:.2%}", f"{last:.2%}", short(float(tokens)))
+        total, ends = short(float(self.total_tokens.sum())), (self.steps[0], self.steps[-1] + 1)
+        return Shown(
+            head=f"planned mixture of steps [{ends[0]:,}, {ends[1]:,}): {total} tokens", tables=(table,)
+        )
+
 
 def preview_estimated(
-    named: Named, steps: range | int | None = None, *, how: Opening = PLAIN
+    named: Named | ScheduleTable,
+    steps: range | int | None = None,
+    *,
+    tokens_per_step: int | None = None,
+    how: Opening = PLAIN,
 ) -> EstimatedPreview:
     """Returns the planned mixture of the steps, from the table alone, at 2,000 of them or fewer.
 
-    `steps` defaults to the recipe's `total_steps`. Cost: under 0.3 s for a table of 100,000 steps.
+    `steps` and `tokens_per_step` are those of the recipe where left out; a bare table has none. Cost: under
+    0.3 s for a table of 100,000 steps.
     """
-    recipe, table = recipe_of(named, how), table_of(named, how)
-    wanted = _steps_of(steps, recipe.total_steps)
-    curve, points = Curve(table, recipe.tokens_per_step), _points(table, wanted)
+    if isinstance(named, ScheduleTable):
+        table, total, per_step = named, None, tokens_per_step
+    else:
+        recipe, table = recipe_of(named, how), table_of(named, how)
+        total, per_step = recipe.total_steps, tokens_per_step or recipe.tokens_per_step
+    if per_step is None or per_step < 1:
+        raise ValueError(f"`tokens_per_step` must be >= 1 and given with a bare table, got {tokens_per_step}")
+    wanted = _steps_of(steps, total)
+    curve, points = Curve(table, per_step), _points(table, wanted)
 
     def drawn(at: Iterable[int]) -> NDArray[np.float64]:
         parts = [[curve.delivered(i, step) for i in range(len(table.names))] for step in at]
-        return np.array(parts, np.float64) * (recipe.tokens_per_step / PARTS)
+        return np.array(parts, np.float64) * (per_step / PARTS)
 
     first, last = drawn([wanted.start, wanted.stop])
     return EstimatedPreview(
@@ -58,7 +84,7 @@ def preview_estimated(
         shares=np.array([table.at(step) for step in points.tolist()]) / PARTS,
         tokens=drawn(points.tolist()) - first,
         total_tokens=last - first,
-        tokens_per_step=recipe.tokens_per_step,
+        tokens_per_step=per_step,
     )
 
 
@@ -66,7 +92,7 @@ def _steps_of(steps: range | int | None, total: int | None) -> range:
     if steps is None:
         if total is None:
             raise ValueError(
-                "`steps` must be given, as the recipe has no `total_steps`; give a number of steps"
+                "`steps` must be given where no recipe has `total_steps`; give a number of steps"
             )
         steps = total
     found = range(steps) if isinstance(steps, int) else steps

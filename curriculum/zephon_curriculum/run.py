@@ -105,7 +105,7 @@ class Run:
     def draft(self, *, reason: str, **changes: Unpack[Changes]) -> Draft:
         """Returns what a proposal would come to, and the first step that the run can still accept.
 
-        Writes no entry; files that it names are written, by their hash.
+        Writes nothing.
         """
         request = Request(reason=reason, **changes)
         return make_draft(self.log, request, newest_step=newest_step(self.folder))
@@ -113,10 +113,11 @@ class Run:
     def amend(self, *, reason: str, **changes: Unpack[Changes]) -> Entry:
         """Writes a proposal and returns its entry; the run decides at its next step.
 
-        The keywords are the fields of `Request`: at_step, weights, scale, points and so on. Raises AmendError
-        where the log as it is leaves no such amendment.
+        The keywords are the fields of `Request`: at_step, weights, scale, points and so on. What an entry
+        asks for in the same words already is written again only with `again=True`; else that entry is
+        returned. Raises AmendError where the log as it is leaves no such amendment.
         """
-        return write_proposal(self.log, self.draft(reason=reason, **changes).proposal)
+        return write_proposal(self.log, self.draft(reason=reason, **changes))
 
     def fork(
         self, at_step: int, into: str | os.PathLike[str], *, state: str | os.PathLike[str] | None = None
@@ -171,8 +172,8 @@ class Run:
         end, num_rows = min(wanted.stop, logged.end_step), 0
         chosen = replace(options or LoaderOptions(), replay=self.folder)
         with closing(self._open(recipe, chosen)) as opened:
-            table = newest_table(self.folder)
-            known = opened if table is None else replace(opened, table=fitted(table, recipe))
+            table = newest_table(self.folder) or opened.table
+            known = replace(opened, table=table.with_datasets(recipe.names, opened.table.begun))
             with Loader(known, chosen) as loader:
                 for batch in loader if end else ():
                     num_rows += len(batch.lanes) if batch.step >= wanted.start else 0
@@ -199,8 +200,3 @@ class Run:
         for file in read_log_files(self.folder):
             logged.add(file)
         return logged
-
-
-def fitted(table: ScheduleTable, recipe: Recipe) -> ScheduleTable:
-    """Returns a table for the datasets of `recipe`, which may have more at the end."""
-    return table.with_datasets(recipe.names, table.begun)

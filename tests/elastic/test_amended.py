@@ -195,6 +195,26 @@ def test_a_finite_run_ends_where_the_skipped_rows_leave_it(when: str) -> None:
     assert num_steps(amended(opened, [(2, 70)])) == 2
 
 
+@pytest.mark.parametrize("skip", [(2, 4), (2, 70)], ids=["amid", "to the end"])
+@pytest.mark.parametrize("kind", PACKERS)
+def test_all_tokens_of_a_lane_that_ended_are_delivered_or_skipped(kind: str, skip: tuple[int, int]) -> None:
+    """Those of the rows dropped before the end too, where the lane ends while it skips."""
+    documents = {"web": words("web", 60, (1, 4, 9)), "code": sized(20, (3, 40))}
+    more: dict[str, Any] = {"options": {"pool_documents": 4}} if kind == "best_fit" else {}
+    more |= {"flush_every": 4} if kind == "sorted_rows" else {}
+    recipe = make_recipe(documents, kind=kind, when_exhausted="pad", **more)
+    datasets = tuple(replace(dataset, max_epochs=1) for dataset in recipe.datasets)
+    opened = amended(open_small(replace(recipe, datasets=datasets)), [skip])
+    with loaders(opened, prefetch=0) as (loader,):
+        delivered = np.zeros((4, 2), np.int64)
+        for batch in loader:
+            lanes = batch.lanes[batch.pieces.row]
+            np.add.at(delivered, (lanes, batch.pieces.dataset), batch.pieces.length)
+        for lane, state in loader._reached().items():
+            assert sum(state.skipped) > 0
+            assert np.add(state.skipped, delivered[lane]).tolist() == list(state.tokens)
+
+
 # Dropped documents ------------------------------------------------------------------------------------------
 
 

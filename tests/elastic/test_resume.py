@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -159,6 +160,30 @@ def test_inside_a_step_other_ranks_and_batches_are_refused() -> None:
             ),
         ):
             ranks[0].load_state_dict(state)
+
+
+def test_inside_a_step_its_weights_cannot_change() -> None:
+    """Half of its rows are delivered by the weights of the state."""
+    opened = open_small(small("wrap"))
+    with loaders(opened, options=LoaderOptions(executor="inline", micro_batch_size=2)) as (loader,):
+        for _ in range(2 * batches_per_step(loader) + 1):
+            next(loader)
+        state = loader.state_dict()
+        assert loader.num_steps == 2
+    for step in (2, 3):
+        recipe = small("wrap")
+        stages = dict(recipe.schedule.stages) | {step: {"web": 1, "code": 2}}
+        with loaders(open_small(replace(recipe, schedule=Stages(stages))), micro_batch_size=2) as (loader,):
+            if step == 2:
+                with pytest.raises(
+                    StateError, match=r"(?s)first in \[2, 3\).*2 steps are done, and one is begun"
+                ):
+                    loader.load_state_dict(state)
+                loader.load_state_dict(state, allow=["schedule"])
+                assert loader.notes == ["accepted: the schedule differs from the state's in steps [2, 3)"]
+            else:
+                loader.load_state_dict(state)
+                assert loader.notes == ["the schedule differs from the state's at steps from 3 on: accepted"]
 
 
 @pytest.mark.parametrize("kind", PACKERS)

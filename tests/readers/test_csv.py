@@ -21,10 +21,10 @@ from zephon import retries
 from zephon.dataset import Dataset
 from zephon.errors import DataError, Fault
 from zephon.paths import list_files
-from zephon.readers import Origin, RandomReader, Texts, open_reader
-from zephon.readers.csv_files import CsvReader, open_csv
-from zephon.readers.csv_rows import Rows, column_of, text_of
-from zephon.readers.csv_stream import CsvStream
+from zephon.readers import Column, Origin, RandomReader, Texts, open_reader
+from zephon.readers.csv_files import CsvRecords, open_csv
+from zephon.readers.csv_rows import Rows, text_of
+from zephon.readers.ranges import ByRange
 from zephon.selection import rank, select
 
 
@@ -185,7 +185,7 @@ def test_a_cut_file_is_damaged_wherever_it_is_cut(data: Path, last: bytes) -> No
 
 
 def test_values_are_typed_by_all_of_a_file(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zephon.readers.jsonl.CHUNK_BYTES", 16)
+    monkeypatch.setattr("zephon.readers.lines.CHUNK_BYTES", 16)
     rows = [
         "text,whole,score,code,some",
         "a,1,2,x,1",
@@ -230,17 +230,17 @@ def test_a_column_that_is_empty_in_one_file_has_the_type_of_the_others(data: Pat
 
 
 def test_a_type_is_found_once_for_all_threads(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zephon.readers.jsonl.CHUNK_BYTES", 64)
+    monkeypatch.setattr("zephon.readers.lines.CHUNK_BYTES", 64)
     write(data, "a.csv", "text,n\n" + "".join(f"word {i},{i % 7}\n" for i in range(200)))
     reader, passes = reader_of(data), []
-    infer = CsvReader._infer
+    infer = CsvRecords._infer
 
-    def slow(self: CsvReader, *given: Any) -> Any:
-        passes.append(given[2])
+    def slow(self: CsvRecords, *given: Any) -> Any:
+        passes.append(given[1])
         time.sleep(0.05)
         return infer(self, *given)
 
-    monkeypatch.setattr(CsvReader, "_infer", slow)
+    monkeypatch.setattr(CsvRecords, "_infer", slow)
     count = len(reader.chunks().num_documents)
     found = retries.in_parallel(lambda chunk: reader.values(chunk, ("n",)), range(count), 8)
     assert count > 8
@@ -256,7 +256,7 @@ def test_a_stream_gives_the_same_rows(data: Path) -> None:
     write(data, "d.csv", "id,text\n")
     counted = read_all(opened(data, on_error="skip"))
     stream = reader_of(data, on_error="skip", stream=True)
-    assert isinstance(stream, CsvStream)
+    assert isinstance(stream, CsvRecords)
     batches = [list(stream.records(file)) for file in list_files(["data"], data)]
     column = stream.column([raw for batch in batches for raws in batch for raw in raws])
     texts = [
@@ -294,14 +294,14 @@ def test_any_bytes_are_rows_that_can_be_read_alone(data: bytes, block_bytes: int
     ends = [*(start for start, _ in found), len(data)][1:]
     for (start, row), end in zip(found, ends, strict=True):
         assert list(Rows([data[start:end]], ",")) == [row]
-    column = column_of(text_of(row, 1, 0) for _, row in found)
+    column = Column.from_values(text_of(row, 1, 0) for _, row in found)
     assert len(column.offsets) == len(found) + 1
 
 
 def test_the_reader_is_plain_data(data: Path) -> None:
     write(data, "a.csv", "text\na\n")
     reader = reader_of(data)
-    assert isinstance(reader, CsvReader)
+    assert isinstance(reader, ByRange)
     identity = reader.identity()
     assert json.loads(json.dumps(identity)) == identity
     assert (identity["kind"], identity["num_documents"]) == ("csv", 1)

@@ -21,8 +21,7 @@ from zephon.errors import DataError
 from zephon.paths import list_files
 from zephon.readers import RandomReader, Texts, jsonl, lines, open_reader
 from zephon.readers.json_records import parse, parse_column, parse_values
-from zephon.readers.jsonl import CHUNK_BYTES
-from zephon.readers.lines import index_path, record_starts
+from zephon.readers.lines import CHUNK_BYTES, index_path, record_starts
 
 
 def opened(folder: Path, *, text: str = "text", report: Any = None) -> RandomReader:

@@ -1,4 +1,4 @@
-"""Tests of `zephon.readers.jsonl_spooled` and of the expansion beneath it."""
+"""Tests of `zephon.readers.ranges` with records of JSON, and of the expansion beneath it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from zephon.paths import list_files
 from zephon.readers import RandomReader, Texts, expanded, open_reader
 from zephon.readers.base import Origin
 from zephon.readers.expanded import Expanding, cut
-from zephon.readers.jsonl_spooled import CompressedJsonl
+from zephon.readers.json_records import JsonlRecords
+from zephon.readers.ranges import ByFile
 from zephon.selection import select
 
 
@@ -57,10 +58,10 @@ def opened(folder: Path, **fields: Any) -> RandomReader:
     return open_reader(dataset, base=folder, cache=folder / "cache", spool_bytes=1 << 30)
 
 
-def reader_of(folder: Path, **fields: Any) -> CompressedJsonl:
+def reader_of(folder: Path, **fields: Any) -> ByFile:
     dataset = Dataset.from_path("web", "data", **fields)
     files = tuple(list_files(dataset.paths, folder))
-    return CompressedJsonl(Origin(dataset=dataset, files=files, cache=folder / "cache"))
+    return ByFile(Origin(dataset=dataset, files=files, cache=folder / "cache"), JsonlRecords(dataset))
 
 
 def read_all(reader: RandomReader) -> Texts:
@@ -209,7 +210,7 @@ def test_chunks_are_those_of_the_plain_file(data: Path) -> None:
 
 
 def test_a_chunk_can_be_read_alone_and_so_can_its_values(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zephon.readers.jsonl.CHUNK_BYTES", 64)
+    monkeypatch.setattr("zephon.readers.lines.CHUNK_BYTES", 64)
     write(data, "a.jsonl.gz", pack_gz(b"".join(LINES)))
     write(data, "b.jsonl", b"".join(LINES))
     reader = reader_of(data)

@@ -290,3 +290,25 @@ def test_no_flipped_bit_of_a_footer_ends_the_process(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     size, refused = map(int, done.stdout.split())
     assert 0 < refused < size
+
+
+def test_a_column_whose_name_is_no_utf8_is_a_damaged_footer(data: Path) -> None:
+    path = write(data, "a.parquet", {"text": WORDS, "notes": WORDS})
+    path.write_bytes(path.read_bytes().replace(b"notes", b"not\xe9s"))
+    with pytest.raises(DataError, match=r"a.parquet cannot be read as Parquet"):
+        opened(data)
+
+
+def test_a_file_with_damaged_row_groups_has_one_sample(data: Path) -> None:
+    """Its footer can be read and its row groups cannot: a file that is only touched is the same file."""
+    path = write(data, "a.parquet", WORDS)
+    content, optional = path.read_bytes(), b"\x15\x0c\x25\x02\x18\x04text"
+    assert content.count(optional) == 1
+    path.write_bytes(content.replace(optional, optional.replace(b"\x02", b"\x00")))  # not as levels have it
+    pq.read_metadata(path)
+    dataset = Dataset.from_path("web", "data", on_error="skip")
+    files = tuple(list_files(dataset.paths, data))
+    reader = ParquetReader(Origin(dataset=dataset, files=files, cache=data / "cache"))
+    assert [fault.kind for _, fault in reader.read(0).faults] == ["damaged"]
+    os.link(path, data / "another name of it")
+    assert [fault.kind for _, fault in reader.read(0).faults] == ["damaged"]

@@ -22,24 +22,24 @@ from zephon.check.data import (
     remote_message,
     windows_bytes,
 )
-from zephon.check.plan import check_ends, check_schedule, check_shape, few_documents, uneven_lanes
+from zephon.check.plan import check_ends, check_schedule, check_shape, drawn, few_documents, uneven_lanes
 from zephon.check.probe import Probe
 from zephon.check.report import (
-    ERROR,
-    OK,
-    WARNING,
     CheckReport,
     DatasetFacts,
     Finding,
     RankMemory,
+    failure,
     format_bytes,
+    ok,
+    warning,
 )
 from zephon.feed import block_bytes
 from zephon.opened import SPOOL_BYTES, default_cache
 from zephon.options import BUDGET_BYTES
 from zephon.order import CACHED_DOCUMENTS
 from zephon.readers import RandomReader, Report
-from zephon.readers.subset import PrefixReader, SubsetReader, whole
+from zephon.readers.subset import PartReader, SubsetReader, whole
 from zephon.recipe import Recipe
 from zephon.schedule import ScheduleTable
 from zephon.shares import PARTS
@@ -124,10 +124,6 @@ class _Check:
     ending: dict[int, float] = field(default_factory=dict)
     """By dataset with `max_epochs`: its tokens in all epochs, by estimate."""
 
-    def add(self, severity: str, subject: str, message: str, cure: str = "") -> None:
-        """Adds a finding."""
-        self.findings.append(Finding(severity=severity, subject=subject, message=message, cure=cure))
-
     def check_schedule(self) -> None:
         """Looks at the weights of every phase."""
         try:
@@ -161,7 +157,7 @@ class _Check:
                 continue
             if entry:
                 message = f"{role} {kind!r} of {entry['distribution']} {entry['version']}, kept in the lock"
-                self.add(OK, "plugins", message)
+                self.findings.append(ok("plugins", message))
 
     def fingerprint(self) -> str:
         """Returns the recipe's, or nothing where a part of it cannot be built."""
@@ -200,19 +196,16 @@ class _Check:
             message += f"; streams are not counted and take up to {format_bytes(SPOOL_BYTES)} in all"
         if total > min(free, SPOOL_BYTES):
             cure = "set ZEPHON_CACHE to a larger disk; past spool_bytes, chunks are expanded again and again"
-            self.add(WARNING, "cache", message, cure)
+            self.findings.append(warning("cache", message, cure))
         else:
-            self.add(OK, "cache", message)
+            self.findings.append(ok("cache", message))
         windows = windows_bytes(readers, self.recipe.lanes)
         if windows > SPOOL_BYTES:
-            message = (
-                f"all lanes together read from about {format_bytes(windows)} of expanded chunks at once, "
-            )
-            message += (
-                f"more than the spool holds ({format_bytes(SPOOL_BYTES)}); a node needs its ranks' part of it"
-            )
+            message = f"all lanes together read from about {format_bytes(windows)} of expanded chunks at "
+            message += f"once, more than the spool holds ({format_bytes(SPOOL_BYTES)}); a node needs its "
+            message += "ranks' part of it"
             cure = "spread the ranks over nodes, raise spool_bytes, or use smaller row groups"
-            self.add(WARNING, "cache", message, cure)
+            self.findings.append(warning("cache", message, cure))
 
     def load_tokenizer(self, backend: str) -> None:
         """Loads the tokenizer, compared on texts of every dataset."""
@@ -233,14 +226,14 @@ class _Check:
             ("BOS", found.bos_token, encoder.bos_id), ("EOS", found.eos_token, encoder.eos_id),
         )]  # fmt: skip
         message = f"{found.path}, {encoder.vocab_size:,} ids, {', '.join(marks)}\n{found.note}"
-        self.add(OK, "tokenizer", message)
+        self.findings.append(ok("tokenizer", message))
         if found.bos_token is None and found.eos_token is None:
             message = "nothing marks where a document begins or ends; only segment ids and masked labels do"
-            self.add(WARNING, "tokenizer", message, "set eos = true in [tokenize]")
+            self.findings.append(warning("tokenizer", message, "set eos = true in [tokenize]"))
         pad_id = self.recipe.packing.pad_id
         if pad_id >= encoder.vocab_size:
             message = f"pad_id = {pad_id} is no token id: the vocabulary has {encoder.vocab_size:,}"
-            self.add(ERROR, "packing", message, f"take a pad_id in [0, {encoder.vocab_size})")
+            self.findings.append(failure("packing", message, f"take a pad_id in [0, {encoder.vocab_size})"))
 
     def sample(self, probe_s: float, report: Report | None) -> None:
         """Reads on in turns until the time is spent or the samples are full, then adds what was found."""
@@ -296,16 +289,11 @@ class _Check:
     def _warn_epochs(self, index: int, num_tokens: float) -> None:
         assert self.table is not None
         steps = self.recipe.total_steps or self.table.starts[-1] + WARN_STEPS
-        ends = [*self.table.starts[1:], steps]
-        parts = sum(
-            max(0, min(end, steps) - start) * shares[index]
-            for start, end, shares in zip(self.table.starts, ends, self.table.shares, strict=True)
-        )
-        epochs = self.recipe.tokens_per_step * parts / PARTS / num_tokens
+        epochs = drawn(self.recipe, self.table, index, steps) / num_tokens
         if epochs > MANY_EPOCHS:
             name = self.recipe.datasets[index].name
             message = f"about {epochs:,.1f} epochs in {steps:,} steps: it has about {num_tokens:,.0f} tokens"
-            self.add(WARNING, f"dataset {name}", message, "give it less weight, or more data")
+            self.findings.append(warning(f"dataset {name}", message, "give it less weight, or more data"))
 
     def memory(self, sizes: Sequence[int]) -> tuple[RankMemory, ...]:
         """Returns the estimate for each size that divides the lanes."""
@@ -340,7 +328,7 @@ def _order_bytes(reader: RandomReader) -> int:
         return CACHED_WINDOWS * WINDOW_RECORDS * 8
     count = int(reader.chunks().num_documents.sum())
     num_bytes = PLACE_BYTES * min(count, CACHED_DOCUMENTS)
-    while isinstance(reader, SubsetReader | PrefixReader):
+    while isinstance(reader, PartReader):
         if isinstance(reader, SubsetReader):
             num_bytes += CHOSEN_BYTES * int(reader.chunks().num_documents.sum())
         reader = reader.reader

@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 
 from zephon import opened
 from zephon.catalogue import Catalogue, open_catalogue
-from zephon.check.report import ERROR, OK, WARNING, Finding
+from zephon.check.report import Finding, failure, ok, warning
 from zephon.dataset import Dataset
 from zephon.errors import ZephonError
 from zephon.opened import SPOOL_BYTES, OpenedDataset
 from zephon.order import WINDOW_CHUNKS, num_groups
 from zephon.readers import RandomReader, Report
 from zephon.readers.parts import source_of, table_of
-from zephon.readers.subset import PrefixReader, SubsetReader, chunks_of_whole, whole
+from zephon.readers.subset import PartReader, SubsetReader, chunks_of_whole, whole
 from zephon.recipe import Recipe
 from zephon.selection import rank, values_of
 from zephon.spool import Spool
@@ -42,7 +42,7 @@ OFFSET_BYTES = 8
 def refusal(subject: str, error: Exception) -> Finding:
     """Returns the finding of an error; the cure of its message becomes the finding's."""
     message, _, cure = str(error).partition("\n  cure: ")
-    return Finding(severity=ERROR, subject=subject, message=message or type(error).__name__, cure=cure)
+    return failure(subject, message or type(error).__name__, cure)
 
 
 @dataclass(slots=True)
@@ -70,9 +70,6 @@ class DataCheck:
         self._warn_many_files(spent)
         for index, one in self.opened.items():
             self._look(recipe.datasets[index], one)
-
-    def _add(self, severity: str, subject: str, message: str, cure: str = "") -> None:
-        self.findings.append(Finding(severity=severity, subject=subject, message=message, cure=cure))
 
     def _open_catalogue(self) -> bool:
         """Returns whether files may be looked at: without its catalogue that might take hours."""
@@ -110,7 +107,7 @@ class DataCheck:
         )
         if others:
             message += f"; not in it, so looked at: {', '.join(others)}"
-        self._add(OK, "catalogue", message)
+        self.findings.append(ok("catalogue", message))
 
     def _warn_many_files(self, spent_s: float) -> None:
         """Warns where all ranks of all launches would open many files."""
@@ -120,7 +117,7 @@ class DataCheck:
             message = f"{count:,} files are in no catalogue: opening them took {spent_s:,.0f} s here, and "
             message += "every rank of every launch lists them, and opens those that its cache does not know"
             cure = "run `zephon index RECIPE --out FOLDER` once, and name the folder as `catalogue`"
-            self._add(WARNING, "files", message, cure)
+            self.findings.append(warning("files", message, cure))
 
     def _look(self, dataset: Dataset, one: OpenedDataset) -> None:
         subject = f"dataset {dataset.name}"
@@ -128,16 +125,16 @@ class DataCheck:
         if given := [f"`{name}`" for name in ("where", "limit") if getattr(dataset, name)]:
             total = int(whole(one.reader).chunks().num_documents.sum())
             message = f"{_selected(one.reader):,} of {total:,} documents are left by {' and '.join(given)}"
-            self._add(OK, subject, message)
+            self.findings.append(ok(subject, message))
         if message := remote_message(one.reader):
-            self._add(OK, subject, message)
+            self.findings.append(ok(subject, message))
         try:
             order = opened.make_order(self.recipe, dataset, one, cache=self.cache, report=self.report)
             if isinstance(one.reader, StreamReader):
                 num_files = len(one.reader.files)
                 message = f"a stream of {num_files:,} files, of which nothing is counted; "
                 message += f"each of {order.num_lanes} lanes takes whole files"
-                self._add(OK, subject, message)
+                self.findings.append(ok(subject, message))
             elif dataset.sorted_by:
                 self._say_unsorted(subject, dataset, one)
         except REFUSALS as error:
@@ -151,7 +148,7 @@ class DataCheck:
             f"{given.documents:,} of {total:,} documents are held out (seed {given.seed}); this is the part "
         )
         message += f"{given.part!r}; a run folder's lock keeps which they are, this check chooses anew"
-        self._add(OK, subject, message)
+        self.findings.append(ok(subject, message))
 
     def _say_unsorted(self, subject: str, dataset: Dataset, one: OpenedDataset) -> None:
         """Says how many documents have no value that they could be sorted by."""
@@ -162,16 +159,18 @@ class DataCheck:
         count = num_without_value(dataset, one.reader, ranked)
         message = f"{len(ranked):,} documents in order of {dataset.sorted_by.removeprefix('-')!r}"
         if not count:
-            self._add(OK, subject, f"{message}; each has a value")
+            self.findings.append(ok(subject, f"{message}; each has a value"))
             return
         cure = "leave them out: `where` with COLUMN is not None; or nothing, if they shall come last"
-        self._add(WARNING, subject, f"{message}; {count:,} of them have no value and come last", cure)
+        self.findings.append(
+            warning(subject, f"{message}; {count:,} of them have no value and come last", cure)
+        )
 
 
 def _selected(reader: RandomReader) -> int:
     """Returns how many documents `where` and `limit` leave, those of both parts of a holdout."""
     outer = reader
-    if isinstance(reader, SubsetReader) and isinstance(reader.reader, SubsetReader | PrefixReader):
+    if isinstance(reader, SubsetReader) and isinstance(reader.reader, PartReader):
         outer = reader.reader  # the part `valid` of what they leave
     return int(outer.chunks().num_documents.sum())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from zephon.check.report import ERROR, OK, WARNING, Finding
+from zephon.check.report import Finding, failure, ok, warning
 from zephon.dataset import PAD, STOP, Dataset
 from zephon.errors import check_whole
 from zephon.recipe import Recipe
@@ -28,27 +28,25 @@ def check_shape(recipe: Recipe, sizes: Sequence[int], micro_batch_size: int | No
     """Yields what there is to say of lanes, data-parallel sizes and micro-batches."""
     lanes, rows = recipe.lanes, recipe.rows_per_step
     if bad := [size for size in sizes if lanes % size]:
-        yield Finding(
-            severity=ERROR,
-            subject="lanes",
-            message=f"{lanes} lanes cannot be divided over {listed(bad)} data-parallel ranks",
-            cure=cure_shape(recipe.global_batch_size, recipe.lanes, sizes),
+        yield failure(
+            "lanes",
+            f"{lanes} lanes cannot be divided over {listed(bad)} data-parallel ranks",
+            cure_shape(recipe.global_batch_size, recipe.lanes, sizes),
         )
     else:
         message = f"{lanes} lanes, divided by every data-parallel size asked ({listed(sizes)}); "
         message += f"R = {rows} row{'s' * (rows != 1)} of a lane in a step"
-        yield Finding(severity=OK, subject="lanes", message=message)
+        yield ok("lanes", message)
     if rows == 1 and lanes > 1:
-        yield Finding(
-            severity=WARNING,
-            subject="lanes",
-            message=f"as many lanes as rows in a global batch ({lanes}): a later phase (continue_from) with "
+        yield warning(
+            "lanes",
+            f"as many lanes as rows in a global batch ({lanes}): a later phase (continue_from) with "
             f"another global batch must keep {lanes} lanes, so only multiples of {lanes} rows are open to it",
-            cure=_cure_fewer_lanes(recipe, sizes),
+            _cure_fewer_lanes(recipe, sizes),
         )
     if recipe.continues is not None:
         message = f"continues from {recipe.continues}; steps count from 0 again"
-        yield Finding(severity=OK, subject="phase", message=message)
+        yield ok("phase", message)
     if micro_batch_size is not None:
         yield from _check_micro_batches(recipe, sizes, micro_batch_size)
 
@@ -58,44 +56,40 @@ def _check_micro_batches(recipe: Recipe, sizes: Sequence[int], micro_batch_size:
     for size in sizes:
         rows, rest = divmod(recipe.global_batch_size, size)
         if not rest and rows % micro_batch_size:
-            yield Finding(
-                severity=ERROR,
-                subject="micro_batch_size",
-                message=f"{micro_batch_size} does not divide the {rows} rows that each of {size} ranks has",
-                cure=f"set one of {listed(nearest(divisors(rows), micro_batch_size))}",
+            yield failure(
+                "micro_batch_size",
+                f"{micro_batch_size} does not divide the {rows} rows that each of {size} ranks has",
+                f"set one of {listed(nearest(divisors(rows), micro_batch_size))}",
             )
 
 
 def check_schedule(recipe: Recipe, schedule: Schedule, table: ScheduleTable) -> Iterator[Finding]:
     """Yields what there is to say of the weights of every phase."""
     for name, step, weight in _rounded_away(schedule, table):
-        yield Finding(
-            severity=WARNING,
-            subject="schedule",
-            message=f"the share of {name!r} at step {step} rounds to zero: "
+        yield warning(
+            "schedule",
+            f"the share of {name!r} at step {step} rounds to zero: "
             f"weight {weight!r} is too small beside the others (shares are parts of {PARTS:,})",
-            cure="give it more weight, or 0 to say that it is left out",
+            "give it more weight, or 0 to say that it is left out",
         )
     for name, first in zip(table.names, table.first_active(), strict=True):
         if first is None:
-            yield Finding(
-                severity=WARNING,
-                subject="schedule",
-                message=f"dataset {name!r} is never drawn: its share is 0 at every step",
-                cure="give it a weight, or remove it from the recipe",
+            yield warning(
+                "schedule",
+                f"dataset {name!r} is never drawn: its share is 0 at every step",
+                "give it a weight, or remove it from the recipe",
             )
     total = recipe.total_steps
     if total is not None and table.starts[-1] >= total:
         late = next(start for start in table.starts if start >= total)
-        yield Finding(
-            severity=WARNING,
-            subject="schedule",
-            message=f"the weights change at step {late}, but the run ends at total_steps = {total}",
-            cure="correct the steps or total_steps",
+        yield warning(
+            "schedule",
+            f"the weights change at step {late}, but the run ends at total_steps = {total}",
+            "correct the steps or total_steps",
         )
     num = len(table.starts)
     message = f"{num} phase{'s' * (num != 1)}, the last from step {table.starts[-1]} on"
-    yield Finding(severity=OK, subject="schedule", message=message)
+    yield ok("schedule", message)
 
 
 def few_documents(recipe: Recipe, dataset: Dataset, count: int) -> Finding:
@@ -106,7 +100,7 @@ def few_documents(recipe: Recipe, dataset: Dataset, count: int) -> Finding:
         if recipe.when_exhausted == STOP:
             message += ", and the run ends when such a lane is to draw from it"
     cure = "give it a small weight, add documents, or use fewer lanes"
-    return Finding(severity=WARNING, subject=f"dataset {dataset.name}", message=message, cure=cure)
+    return warning(f"dataset {dataset.name}", message, cure)
 
 
 def uneven_lanes(recipe: Recipe, dataset: Dataset, count: int) -> Finding | None:
@@ -118,7 +112,7 @@ def uneven_lanes(recipe: Recipe, dataset: Dataset, count: int) -> Finding | None
     )
     message += "lanes end at different steps, the run with the first of them, and the rest is left unread"
     cure = "use fewer lanes, or give it more documents or epochs"
-    return Finding(severity=WARNING, subject=f"dataset {dataset.name}", message=message, cure=cure)
+    return warning(f"dataset {dataset.name}", message, cure)
 
 
 def check_ends(recipe: Recipe, table: ScheduleTable, num_tokens: Mapping[int, float]) -> Iterator[Finding]:
@@ -136,12 +130,11 @@ def check_ends(recipe: Recipe, table: ScheduleTable, num_tokens: Mapping[int, fl
     if recipe.total_steps is not None:
         last = min(last, recipe.total_steps)
     for index, tokens in num_tokens.items():
-        left = tokens - _drawn(recipe, table, index, last)
+        left = tokens - drawn(recipe, table, index, last)
         if left * WORTH_SAYING >= tokens:
-            yield Finding(
-                severity=OK,
-                subject=f"dataset {recipe.datasets[index].name}",
-                message=f"about {left:,.0f} of its {tokens:,.0f} tokens ({left / tokens:.0%}) stay unread: "
+            yield ok(
+                f"dataset {recipe.datasets[index].name}",
+                f"about {left:,.0f} of its {tokens:,.0f} tokens ({left / tokens:.0%}) stay unread: "
                 f"the run ends after about {last:,} steps",
             )
 
@@ -152,13 +145,12 @@ def _end_finding(recipe: Recipe, dataset: Dataset, end: int) -> Finding:
     if recipe.continues is not None:
         message += ", less what earlier phases have read"
     if recipe.when_exhausted == STOP and total is not None and end < total:
-        return Finding(
-            severity=WARNING,
-            subject=subject,
-            message=f"{message}, and with it the run, before total_steps = {total:,}",
-            cure='give it less weight or more epochs, or set when_exhausted = "redistribute"',
+        return warning(
+            subject,
+            f"{message}, and with it the run, before total_steps = {total:,}",
+            'give it less weight or more epochs, or set when_exhausted = "redistribute"',
         )
-    return Finding(severity=OK, subject=subject, message=message)
+    return ok(subject, message)
 
 
 def _end(recipe: Recipe, table: ScheduleTable, index: int, num_tokens: float) -> int | None:
@@ -172,7 +164,7 @@ def _end(recipe: Recipe, table: ScheduleTable, index: int, num_tokens: float) ->
     return None
 
 
-def _drawn(recipe: Recipe, table: ScheduleTable, index: int, num_steps: int) -> float:
+def drawn(recipe: Recipe, table: ScheduleTable, index: int, num_steps: int) -> float:
     """Returns the tokens that steps [0, num_steps) draw of a dataset."""
     untils = [*table.starts[1:], num_steps]
     return sum(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from zephon.bits import bits, key, permutation
 from zephon.check.data import refusal
-from zephon.check.report import ERROR, OK, WARNING, Finding
+from zephon.check.report import Finding, failure, ok, warning
 from zephon.dataset import Dataset
 from zephon.errors import DataError, Fault
 from zephon.prepare import check_ids
@@ -157,7 +157,7 @@ class Probe:
                 message = f"{count} of {self.num_encoded} documents sampled do not {where} with the recipe's "
                 message += f"{name.upper()} (id {self._marks[where]}): token ids are taken as they are"
                 cure = f"write the documents with their {name.upper()}, or set {name} = false in [tokenize]"
-                found.append(Finding(severity=WARNING, subject=subject, message=message, cure=cure))
+                found.append(warning(subject, message, cure))
         return found
 
     @property
@@ -181,16 +181,16 @@ class Probe:
             cure = (
                 f"look at field {field!r}; {cure}" if field else f"look at the documents' boundaries; {cure}"
             )
-            found.append(Finding(severity=ERROR, subject=subject, message=message, cure=cure))
+            found.append(failure(subject, message, cure))
         elif self._num_empty * 10 > self.sampled_documents:
             message = f"{self._num_empty} of {self.sampled_documents} documents sampled are empty"
             cure = f"see that `{what}` names the right field; empty documents are counted and passed over"
-            found.append(Finding(severity=WARNING, subject=subject, message=message, cure=cure))
+            found.append(warning(subject, message, cure))
         if self._num_replaced:
             message = f"{self._num_replaced} documents sampled hold lone surrogates; each becomes U+FFFD"
-            found.append(Finding(severity=WARNING, subject=subject, message=message, cure="repair the texts"))
+            found.append(warning(subject, message, "repair the texts"))
         if not found:
-            found.append(Finding(severity=OK, subject=subject, message=self._looked_at()))
+            found.append(ok(subject, self._looked_at()))
         return found
 
     def _fault_findings(self, subject: str) -> list[Finding]:
@@ -205,11 +205,10 @@ class Probe:
                 f"{count} of {self.sampled_documents} records sampled cannot be used ({kind}), "
                 f"first record {number} of {file}\n  got:  {fault.got}\n  rule: {fault.rule}"
             )
-            cure = (
-                CURE_FAULT if stops else f"they are skipped; a lane stops at more than {self.dataset.max_bad}"
+            skipped = f"they are skipped; a lane stops at more than {self.dataset.max_bad}"
+            found.append(
+                failure(subject, message, CURE_FAULT) if stops else warning(subject, message, skipped)
             )
-            severity = ERROR if stops else WARNING
-            found.append(Finding(severity=severity, subject=subject, message=message, cure=cure))
         return found
 
     def _looked_at(self) -> str:

@@ -28,6 +28,21 @@ class Finding:
     """What to do about it; empty where nothing is wrong."""
 
 
+def ok(subject: str, message: str) -> Finding:
+    """Returns the finding of what is as it should be."""
+    return Finding(severity=OK, subject=subject, message=message)
+
+
+def warning(subject: str, message: str, cure: str) -> Finding:
+    """Returns the finding of what may be wrong."""
+    return Finding(severity=WARNING, subject=subject, message=message, cure=cure)
+
+
+def failure(subject: str, message: str, cure: str) -> Finding:
+    """Returns the finding of what is wrong."""
+    return Finding(severity=ERROR, subject=subject, message=message, cure=cure)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFacts:
     """One dataset that could be opened, with estimates from the sample that was read."""

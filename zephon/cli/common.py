@@ -7,6 +7,7 @@ be compared or parsed; progress and errors go to standard error.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import sys
 import time
 import traceback
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -31,8 +32,10 @@ from typer.core import TyperCommand
 from zephon.errors import CheckError, DataError, PluginError, StateError, WorkerError
 from zephon.logged import newest_table
 from zephon.opened import Opened, open_recipe
+from zephon.plugins import find
 from zephon.recipe import Recipe
 from zephon.runfolder import read_lock
+from zephon.tokenizer import BACKENDS
 from zephon.toml import missing_recipe, parse_setting
 from zephon.updating import fit
 
@@ -85,6 +88,41 @@ BY_CLASS: Sequence[tuple[type[BaseException] | tuple[type[BaseException], ...], 
     ((CheckError, PluginError, ValueError, TypeError, LookupError), Exit.RECIPE),
 )
 
+
+def _refusing(check: Callable[[str], object]) -> Callable[[Any], Any]:
+    """Returns the callback of an option of which each value that `check` refuses is wrong usage."""
+
+    def callback(value: Any) -> Any:
+        with as_usage():
+            for each in value if isinstance(value, list) else () if value is None else (value,):
+                check(each)
+        return value
+
+    return callback
+
+
+def _check_backend(name: str) -> None:
+    if name not in BACKENDS:
+        raise ValueError(f"must be one of {', '.join(BACKENDS)}, got {name!r}")
+
+
+@contextlib.contextmanager
+def as_usage(**options: str) -> Iterator[None]:
+    """Makes the refusal of an argument wrong usage of the option that gave it: of `lanes`, say, --lane.
+
+    What a recipe refuses of its own fields of these names belongs ahead of it. Without names: all refusals.
+    """
+    try:
+        yield
+    except (ValueError, LookupError) as error:
+        message = str(error.args[0])
+        name = next((name for name in options if message.startswith(f"`{name}`")), None)
+        if options and name is None:
+            raise
+        cured = message if name is None else message.replace(f"`{name}`", options[name])
+        raise typer.BadParameter(cured) from None
+
+
 RecipeArgument = Annotated[
     str,
     typer.Argument(metavar="RECIPE", help="A recipe.toml, a run folder that holds one, or module:function."),
@@ -92,7 +130,10 @@ RecipeArgument = Annotated[
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", help="Put a value over the recipe's: datasets.web.path=data/web"
+        "--set",
+        metavar="NAME=VALUE",
+        help="Put a value over the recipe's: datasets.web.path=data/web",
+        callback=_refusing(parse_setting),
     ),
 ]
 CacheOption = Annotated[
@@ -101,12 +142,24 @@ CacheOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, errors too.")]
 BackendOption = Annotated[
-    str, typer.Option("--backend", help="auto, tokenizers or fastokens; the ids are the same.")
+    str,
+    typer.Option(
+        "--backend",
+        help="auto, tokenizers or fastokens; the ids are the same.",
+        callback=_refusing(_check_backend),
+    ),
 ]
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", min=1, help="Workers; default the cores but one, at most 4.")
 ]
-ExecutorOption = Annotated[str, typer.Option("--executor", help="inline, threads, processes, or a plugin's.")]
+ExecutorOption = Annotated[
+    str,
+    typer.Option(
+        "--executor",
+        help="inline, threads, processes, or a plugin's.",
+        callback=_refusing(functools.partial(find, "executors")),
+    ),
+]
 MicroBatchOption = Annotated[int | None, typer.Option(min=1, help="Rows of a batch of a rank.")]
 PrefetchOption = Annotated[int, typer.Option("--prefetch", min=0, help="Batches made ahead.")]
 
@@ -296,6 +349,13 @@ def chosen_step(step: int | None, trainer_step: int | None) -> int:
     if step is not None and trainer_step is not None:
         raise typer.BadParameter("give --step, from 0, or --trainer-step, from 1; not both")
     return (step or 0) if trainer_step is None else trainer_step - 1
+
+
+def past_run(total_steps: int | None, end: int) -> str:
+    """Returns in a line which steps before `end` are past a recipe's `total_steps`; empty where none is."""
+    if total_steps is None or end <= total_steps:
+        return ""
+    return f"steps from {total_steps} on are past the recipe's `total_steps` of {total_steps}"
 
 
 def parse_range(text: str, *, option: str, first: int = 0) -> range:

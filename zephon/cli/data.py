@@ -6,14 +6,14 @@ dataset is opened on its own, so a fault of one does not hide the others; the ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from zephon.catalogue import Catalogue, open_catalogue
+from zephon.catalogue import open_catalogue
 from zephon.cli import data_output
 from zephon.cli.common import (
     EXIT_TEXT,
@@ -34,7 +34,6 @@ from zephon.cli.common import (
 from zephon.dataset import TRAIN, Dataset
 from zephon.errors import ZephonError
 from zephon.opened import SPOOL_BYTES, OpenedDataset, default_cache, open_dataset
-from zephon.recipe import Recipe
 from zephon.runfolder import read_lock
 from zephon.streaming import StreamReader
 from zephon.survey import Seen, Survey, look
@@ -73,11 +72,7 @@ def list_datasets(
     with LateProgress() as progress:
         looking = _Looking(source, datasets, progress)
         found = looking.each(lambda dataset, one: _describe(dataset, one, files))
-    if as_json:
-        write_json({"datasets": found, "errors": looking.errors})
-    else:
-        data_output.draw_list(found)
-    looking.end(as_json=as_json)
+    looking.end(as_json, lambda: {"datasets": found}, lambda: data_output.draw_list(found))
 
 
 @app.command("stats", cls=Command, epilog=EXIT_TEXT)
@@ -103,22 +98,20 @@ def statistics(
     """
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
     with LateProgress() as progress:
-        looking = _Looking(source, datasets, progress)
-        encoder = looking.encoder() if tokens else None
+        looking = _Looking(source, datasets, progress, tokens=tokens)
 
         def survey(dataset: Dataset, one: OpenedDataset) -> tuple[Survey, int | None]:
             found = Survey(dataset.name)
-            for seen in looking.look(dataset, one, documents or None, encoder):
+            for seen in looking.look(dataset, one, documents or None):
                 found.add(seen)
             return found, _count(one)
 
         found = looking.each(survey)
-    if as_json:
-        described = [data_output.survey_json(survey, count) for survey, count in found]
-        write_json({"datasets": described, "errors": looking.errors})
-    else:
-        data_output.draw_surveys(found)
-    looking.end(as_json=as_json)
+    looking.end(
+        as_json,
+        lambda: {"datasets": [data_output.survey_json(survey, count) for survey, count in found]},
+        lambda: data_output.draw_surveys(found),
+    )
 
 
 @app.command("sample", cls=Command, epilog=EXIT_TEXT)
@@ -143,65 +136,51 @@ def sample(
     """
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
     with LateProgress() as progress:
-        looking = _Looking(source, datasets, progress)
-        encoder = looking.encoder() if tokens else None
+        looking = _Looking(source, datasets, progress, tokens=tokens)
 
-        def take(dataset: Dataset, one: OpenedDataset) -> list[Seen]:
-            return list(looking.look(dataset, one, documents, encoder, decodes=True))
+        def take(dataset: Dataset, one: OpenedDataset) -> list[tuple[str, Seen]]:
+            return [(dataset.name, seen) for seen in looking.look(dataset, one, documents, decodes=True)]
 
-        found = looking.each(lambda dataset, one: (dataset.name, take(dataset, one)))
-    shown = [(name, seen) for name, documents_of in found for seen in documents_of]
-    if as_json:
-        rows = [{"dataset": name} | asdict(seen) for name, seen in shown]
-        write_json({"documents": data_output.plain(rows), "errors": looking.errors})
-    else:
-        data_output.draw_documents(shown, width)
-    looking.end(as_json=as_json)
+        shown = [pair for pairs in looking.each(take) for pair in pairs]
+    looking.end(
+        as_json,
+        lambda: {"documents": data_output.plain([{"dataset": name} | asdict(seen) for name, seen in shown])},
+        lambda: data_output.draw_documents(shown, width),
+    )
 
 
-@dataclass(slots=True)
 class _Looking:
     """A look at the datasets of a recipe, one after the other; each is closed before the next is opened."""
 
-    source: Source
-    names: Sequence[str] | None
-    progress: LateProgress
-    errors: list[dict[str, Any]] = field(default_factory=list)
-    """What could not be looked at, for JSON."""
-    recipe: Recipe = field(init=False)
-    _cache: Path = field(init=False)
-    _catalogue: Catalogue | None = field(init=False)
-    _lock: Mapping[str, Any] | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        recipe, folder = self.source.load(), Path(self.source.recipe)
-        unknown = [name for name in self.names or () if name not in recipe.names]
-        if unknown:
+    def __init__(
+        self, source: Source, names: Sequence[str] | None, progress: LateProgress, *, tokens: bool = False
+    ) -> None:
+        """With `tokens` the tokenizer is loaded; where that cannot be, it is kept as an error."""
+        self.recipe, self._progress, folder = source.load(), progress, Path(source.recipe)
+        recipe = self.recipe
+        if unknown := [name for name in names or () if name not in recipe.names]:
             there = ", ".join(recipe.names)
             raise typer.BadParameter(f"no dataset is named {unknown[0]!r}; there are {there}")
-        self.recipe = recipe
-        self._cache = default_cache() if self.source.cache is None else Path(self.source.cache)
+        self._datasets = [dataset for dataset in recipe.datasets if not names or dataset.name in names]
+        self._cache = default_cache() if source.cache is None else Path(source.cache)
         self._lock = read_lock(folder) if recipe.follows_lock and folder.is_dir() else None
         written = recipe.catalogue
         self._catalogue = open_catalogue(written, recipe.base, self._cache) if written else None
-
-    def encoder(self) -> Encoder | None:
-        """Returns the recipe's; None where it cannot be loaded, which is kept as an error."""
+        self.errors: list[dict[str, Any]] = []
+        self._encoder: Encoder | None = None
         try:
-            return load_tokenizer(self.recipe.tokenize, base=self.recipe.base, backend=self.source.backend)[0]
+            if tokens:
+                self._encoder, _ = load_tokenizer(recipe.tokenize, base=recipe.base, backend=source.backend)
         except REFUSALS as error:
             self._keep("tokenizer", error)
-            return None
 
     def each(self, use: Callable[[Dataset, OpenedDataset], T]) -> list[T]:
         """Returns what `use` gives for each dataset that is asked for; what it or opening raises is kept."""
         found = []
-        for dataset in self.recipe.datasets:
-            if self.names and dataset.name not in self.names:
-                continue
+        for dataset in self._datasets:
             try:
                 one = open_dataset(
-                    self.recipe, dataset, cache=self._cache, spool_bytes=SPOOL_BYTES, report=self.progress,
+                    self.recipe, dataset, cache=self._cache, spool_bytes=SPOOL_BYTES, report=self._progress,
                     lock=self._lock, catalogue=self._catalogue,
                 )  # fmt: skip
                 try:
@@ -213,13 +192,7 @@ class _Looking:
         return found
 
     def look(
-        self,
-        dataset: Dataset,
-        one: OpenedDataset,
-        num_documents: int | None,
-        encoder: Encoder | None,
-        *,
-        decodes: bool = False,
+        self, dataset: Dataset, one: OpenedDataset, num_documents: int | None, *, decodes: bool = False
     ) -> Iterator[Seen]:
         """Yields documents of a dataset, without those that its part leaves out."""
         if dataset.columns and isinstance(one.reader, StreamReader):
@@ -230,9 +203,9 @@ class _Looking:
             seed=self.recipe.seed,
             num_documents=num_documents,
             held_out=one.held_out if _leaves_out(one) else None,
-            encoder=encoder,
-            decode=encoder.decode if encoder is not None and decodes else None,
-            report=self.progress,
+            encoder=self._encoder,
+            decode=self._encoder.decode if self._encoder is not None and decodes else None,
+            report=self._progress,
         )
 
     def _keep(self, subject: str, error: Exception) -> None:
@@ -241,14 +214,16 @@ class _Looking:
         entry = {"subject": subject, "kind": MEANING[code], "message": message, "exit_code": int(code)}
         self.errors.append(entry)
 
-    def end(self, *, as_json: bool) -> None:
-        """Says what could not be looked at, and exits with the code of the first of it."""
-        if not self.errors:
-            return
-        if not as_json:
+    def end(self, as_json: bool, to_json: Callable[[], dict[str, Any]], draw: Callable[[], None]) -> None:
+        """Shows what was found, and what could not be looked at: exits with the code of the first of that."""
+        if as_json:
+            write_json(to_json() | {"errors": self.errors})
+        else:
+            draw()
             for error in self.errors:
                 typer.echo(visible_lines(error["message"]), err=True)
-        raise typer.Exit(self.errors[0]["exit_code"])
+        if self.errors:
+            raise typer.Exit(self.errors[0]["exit_code"])
 
 
 def _leaves_out(one: OpenedDataset) -> bool:

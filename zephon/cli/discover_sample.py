@@ -19,7 +19,7 @@ from zephon.errors import DataError
 from zephon.files import open_file
 from zephon.paths import DataFile
 from zephon.readers.arrays import is_token_list
-from zephon.readers.csv_files import counted, delimiter
+from zephon.readers.csv_files import delimiter
 from zephon.readers.csv_rows import Rows
 from zephon.readers.expanded import Expanding
 
@@ -78,7 +78,7 @@ def _parsed(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:
 
 def _csv_records(file: DataFile) -> Iterator[dict[str, Any]]:
     with closing(_blocks(file)) as blocks:
-        rows = iter(Rows(counted(blocks, None), delimiter(file), is_start=True))
+        rows = iter(Rows(blocks, delimiter(file), is_start=True))
         header = next(rows, None)
         if isinstance(header, list):
             for row in rows:
@@ -87,7 +87,7 @@ def _csv_records(file: DataFile) -> Iterator[dict[str, Any]]:
 
 
 def _blocks(file: DataFile) -> Any:
-    return counted(Expanding("init", file, skip=False), None)
+    return iter(Expanding("init", file, skip=False))
 
 
 def _arrow_sample(file: DataFile, kind: str) -> Sample:

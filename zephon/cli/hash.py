@@ -28,7 +28,9 @@ from zephon.cli.common import (
     SetOption,
     Source,
     WorkersOption,
+    as_usage,
     parse_range,
+    past_run,
     write,
     write_json,
 )
@@ -42,9 +44,11 @@ from zephon.runfolder import read_batches
 
 DIGEST_CHARACTERS = 64
 
-
 StepsOption = Annotated[
-    str, typer.Option("--steps", metavar="A:B", help="Steps to print, half-open; B alone is 0:B.")
+    str,
+    typer.Option(
+        "--steps", metavar="A:B", help="Steps to print, half-open; B alone is 0:B.", show_default="10"
+    ),
 ]
 TrainerStepsOption = Annotated[
     str, typer.Option("--trainer-steps", metavar="A:B", help="The same, counted from 1 as trainers log them.")
@@ -58,7 +62,7 @@ CompareOption = Annotated[
 
 def hash_steps(
     recipe: RecipeArgument,
-    steps: StepsOption = "10",
+    steps: StepsOption = "",
     trainer_steps: TrainerStepsOption = "",
     dp: DpOption = 1,
     micro_batch_size: MicroBatchOption = None,
@@ -77,9 +81,12 @@ def hash_steps(
     only speed. What a step holds follows from the steps before it, so every step from 0 on is made, also
     where A > 0; only A to B-1 are printed.
     """
-    wanted = parse_range(steps, option="--steps")
+    if steps and trainer_steps:
+        raise typer.BadParameter("give --steps, from 0, or --trainer-steps, from 1; not both")
     if trainer_steps:
         wanted = parse_range(trainer_steps, option="--trainer-steps", first=1)
+    else:
+        wanted = parse_range(steps or "10", option="--steps")
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
     options = LoaderOptions(
         dp_world_size=dp,
@@ -124,7 +131,10 @@ def run_steps(
 ) -> Iterator[tuple[int, str]]:
     """Yields (step, digest) for the steps wanted; the ranks run one after the other."""
     recipe = source.load()
-    options.check(recipe.lanes, recipe.rows_per_step)
+    with as_usage(dp_world_size="--dp", micro_batch_size="--micro-batch-size"):
+        options.check(recipe.lanes, recipe.rows_per_step)
+    if note := past_run(recipe.total_steps, wanted.stop):
+        typer.echo(note, err=True)
     world = options.dp_world_size
     with closing(source.open(progress)) as opened:
         if opened.recipe.is_finite and world > 1:

@@ -27,6 +27,7 @@ from zephon.cli.common import (
     chosen_step,
     cut,
     new_table,
+    past_run,
     visible,
     write,
     write_json,
@@ -71,6 +72,8 @@ def show(
         batch = batch_of_step(opened, chosen, lane, progress, state_before(recipe, state, chosen))
         rows = [row for row in describe_rows(opened, batch) if lane in (None, row.lane)]
         shares = shares_of_step(opened, batch, lane)
+    if note := past_run(opened.recipe.total_steps, chosen + 1):
+        typer.echo(note, err=True)
     if as_json:
         head = {"step": chosen, "trainer_step": chosen + 1, "datasets": shares}
         write_json(head | {"rows": [row_json(row, opened.encoder) for row in rows]})
@@ -106,7 +109,9 @@ def batch_of_step(
             progress("steps", batch.step + 1 - first, step + 1 - first)
             if batch.step == step:
                 return batch
-        raise ValueError(f"--step must be a step of the run, got {step}; the data end at {loader.num_steps}")
+        raise typer.BadParameter(
+            f"--step must be a step of the run, got {step}; the data end at {loader.num_steps}"
+        )
 
 
 def row_json(row: DescribedRow, encoder: Encoder) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Upstream: `demo/corpora.py` makes data and recipe, `demo/ranks.py` runs the rank
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from zephon.demo.report import Findings, Restore, compare, realised_shares, tell
 from zephon.errors import ZephonError
 from zephon.readers import Report
 from zephon.recipe import Recipe
-from zephon.runtables import write_atomically
+from zephon.statefile import write_state_file
 
 RESUMED = "killed"
 """The column of the run that is killed and resumed."""
@@ -210,9 +209,9 @@ class Jobs:
             step, num_bytes = 0, 0
             if number:
                 step, state = newest_state(run_folder)
-                text = json.dumps(state)
-                num_bytes = len(text)
-                write_atomically(merged_path(run_folder, number), text)
+                merged = merged_path(run_folder, number)
+                write_state_file(state, merged)
+                num_bytes = merged.stat().st_size
             jobs = self._jobs(run_folder, attempt, number=number, first_step=step, saves=True)
             what = f"dp {attempt.world_size}: " + ("resumed" if number else "started")
             results = self._run(what + (", then killed" if attempt.holds else ""), jobs, bar)

@@ -13,7 +13,7 @@ import hashlib
 import json
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +26,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from zephon.cachefiles import replace_file
 from zephon.errors import DataError
 from zephon.readers import Report
+from zephon.runtables import write_atomically
 
 FORMAT = 1
 MANIFEST = "demo.json"
@@ -65,7 +66,8 @@ def build_corpora(folder: Path, plan: CorporaPlan, report: Report) -> bool:
         return False
     _write_json(manifest, {"settings": wanted, "files": {}})
     code, prose, reference = _gather(plan, report)
-    _write_jsonl(folder / CODE, code)
+    lines = (json.dumps(document, ensure_ascii=False) + "\n" for document in code)
+    write_atomically(folder / CODE, "".join(lines))
     _write_parquet(folder / PROSE, prose)
     _write_parquet(folder / REFERENCE, reference)
     _train(folder / "tokenizer.json", (code, prose, reference), plan, report)
@@ -98,16 +100,7 @@ def _is_complete(folder: Path, manifest: Mapping[str, Any]) -> bool:
 
 
 def _write_json(path: Path, value: object) -> None:
-    replace_file(path, lambda file: _write(file.write, json.dumps(value, indent=1)))
-
-
-def _write(write: Callable[[bytes], int], text: str) -> None:
-    write(text.encode() + b"\n")
-
-
-def _write_jsonl(path: Path, documents: Iterable[Document]) -> None:
-    text = "\n".join(json.dumps(document, ensure_ascii=False) for document in documents)
-    replace_file(path, lambda file: _write(file.write, text))
+    write_atomically(path, json.dumps(value, indent=1) + "\n")
 
 
 def _write_parquet(path: Path, documents: list[Document]) -> None:
@@ -263,8 +256,7 @@ def _train(path: Path, corpora: Iterable[list[Document]], plan: CorporaPlan, rep
         show_progress=False,
     )
     tokenizer.train_from_iterator(_training_texts(corpora, plan.training_bytes // 3), trainer)
-    text = tokenizer.to_str()
-    replace_file(path, lambda file: _write(file.write, text))
+    write_atomically(path, tokenizer.to_str() + "\n")
     report("tokenizer", 1, 1)
 
 
@@ -329,4 +321,4 @@ def write_recipe(
         prose=PROSE,
         reference=REFERENCE,
     )
-    replace_file(path, lambda file: _write(file.write, text.rstrip("\n")))
+    write_atomically(path, text)

@@ -24,6 +24,7 @@ from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
 from zephon.runfolder import BATCHES
 from zephon.runtables import write_atomically
+from zephon.statefile import read_state_file, write_state_file
 
 STATES, RESULTS = "states", "ranks"
 POLL_S = 0.05
@@ -89,7 +90,7 @@ def run_rank(job: RankJob) -> None:
     ) as loader:
         result: dict[str, float] = {}
         if job.attempt:
-            state = json.loads(merged_path(Path(job.run_folder), job.attempt).read_text(encoding="utf-8"))
+            state = read_state_file(merged_path(Path(job.run_folder), job.attempt))
             start = time.perf_counter()
             loader.load_state_dict(state)
             result["restore_s"] = time.perf_counter() - start
@@ -133,10 +134,9 @@ def _measure(loader: Loader) -> dict[str, float]:
 
 def save_state(job: RankJob, num_steps: int, state: Mapping[str, Any]) -> None:
     """Writes what one rank knows when `num_steps` steps are complete, all of it or nothing."""
-    plain = {key: value.decode() if isinstance(value, bytes) else value for key, value in state.items()}
-    entry = {"attempt": job.attempt, "dp_world_size": job.dp_world_size, "rank": job.dp_rank, "state": plain}
-    folder = Path(job.run_folder) / STATES / f"step_{num_steps:06d}"
-    write_atomically(folder / f"rank_{job.dp_rank:05d}.json", json.dumps(entry))
+    step = Path(job.run_folder) / STATES / f"step_{num_steps:06d}"
+    folder = step / f"attempt_{job.attempt:05d}_of_{job.dp_world_size}"
+    write_state_file(state, folder / f"rank_{job.dp_rank:05d}.json")
 
 
 def newest_state(run_folder: Path) -> tuple[int, dict[str, Any]]:
@@ -144,17 +144,11 @@ def newest_state(run_folder: Path) -> tuple[int, dict[str, Any]]:
 
     The ranks of one attempt belong together; a step that only some of them saved is passed over.
     """
-    for folder in sorted((run_folder / STATES).glob("step_*"), reverse=True):
-        attempts: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}
-        for path in sorted(folder.glob("rank_*.json")):
-            entry = json.loads(path.read_text(encoding="utf-8"))
-            attempts.setdefault((entry["attempt"], entry["dp_world_size"]), {})[entry["rank"]] = entry[
-                "state"
-            ]
-        for (_, world_size), ranks in sorted(attempts.items(), reverse=True):
-            if sorted(ranks) == list(range(world_size)):
-                union = {key: value for rank in sorted(ranks) for key, value in ranks[rank].items()}
-                return int(folder.name.removeprefix("step_")), union
+    for folder in sorted((run_folder / STATES).glob("step_*/attempt_*"), reverse=True):
+        paths = sorted(folder.glob("rank_*.json"))
+        if len(paths) == int(folder.name.rpartition("_")[2]):
+            union = {name: value for path in paths for name, value in read_state_file(path).items()}
+            return int(folder.parent.name.removeprefix("step_")), union
     raise StateError.explained(
         f"run folder {str(run_folder)!r} has no whole state",
         got="no step that all ranks of an attempt have saved",

@@ -37,7 +37,6 @@ __all__ = [
     "ChunkTable",
     "Chunks",
     "Column",
-    "Factory",
     "Origin",
     "RandomReader",
     "Reader",

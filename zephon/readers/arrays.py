@@ -5,7 +5,7 @@ Upstream: readers of formats that Arrow reads. Downstream: the spool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from zephon.errors import DataError, Fault, shorten
-from zephon.readers.base import TOKEN, Column, not_a_text, not_token_ids
+from zephon.errors import DataError, Fault
+from zephon.paths import DataFile
+from zephon.readers.base import TOKEN, Column, not_a_text, not_token_ids, not_utf8
 
 MAX_TOKEN = (1 << 32) - 1
+
+Int64 = NDArray[np.int64]
 
 
 def column_from_arrow(values: Any) -> Column:
@@ -40,7 +43,7 @@ def column_from_arrow(values: Any) -> Column:
     return Column(data=data, offsets=offsets, faults=tuple(faults))
 
 
-def _buffers(values: Any) -> tuple[memoryview, NDArray[np.int64]]:
+def _buffers(values: Any) -> tuple[memoryview, Int64]:
     """Returns the bytes of a large_binary array without nulls, and their offsets from 0."""
     _, offsets_buffer, data_buffer = values.buffers()
     if not len(values):
@@ -58,8 +61,7 @@ def _without_bad_utf8(raws: Sequence[bytes]) -> tuple[Any, list[tuple[int, Fault
         try:
             raw.decode()
         except UnicodeDecodeError as error:
-            got = f"byte 0x{raw[error.start]:02x} at {error.start} of {shorten(raw[:80])}"
-            faults.append((i, Fault("not_utf8", got, "a text is UTF-8")))
+            faults.append((i, not_utf8(raw, error.start, "a text")))
             raw = b""
         kept.append(raw)
     return pa.array(kept, pa.large_binary()), faults
@@ -121,6 +123,19 @@ def check_column(dataset: str, path: str, schema: Any, field: str, *, tokens: bo
         )
 
 
+def check_columns(dataset: str, file: DataFile, names: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuses `columns` that a file, of which the columns have `names`, does not have once each."""
+    if wrong := [name for name in columns if names.count(name) != 1]:
+        has = "has no column" if wrong[0] not in names else "has more than one column"
+        shown = ", ".join(name if name.isprintable() else repr(name) for name in names)
+        raise DataError.explained(
+            f"dataset {dataset!r}: {file.shown} {has} {wrong[0]!r}",
+            got=f"the columns {shown}",
+            rule="every file has, once, the columns that are compared, sorted by or shown",
+            cure="name one of these columns",
+        )
+
+
 def tokens_from_arrow(values: Any) -> Column:
     """Returns the column of an Arrow array of lists of whole numbers, plain or chunked."""
     if isinstance(values, pa.ChunkedArray):
@@ -136,6 +151,11 @@ def tokens_from_arrow(values: Any) -> Column:
     wrong = np.append(wrong, np.flatnonzero((ids < 0) | (ids > MAX_TOKEN)))
     for i in np.unique(np.searchsorted(ends, wrong, side="right")).tolist():
         faults[i] = not_token_ids(values[i].as_py())
+    return column_of_ids(ids, lengths, faults)
+
+
+def column_of_ids(ids: NDArray[np.integer[Any]], lengths: Int64, faults: Mapping[int, Fault]) -> Column:
+    """Returns the column of documents of so many ids each, of which those with a fault are left out."""
     if faults:
         bad = np.zeros(len(lengths), np.bool_)
         bad[list(faults)] = True

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from zephon.descriptors import Descriptor
 from zephon.errors import DataError, Fault
-from zephon.files import check_file, check_unchanged, open_file, open_unchanged, read_range, sample
+from zephon.files import check_file, check_unchanged, open_file, open_unchanged, read_range
 from zephon.paths import DataFile
-from zephon.readers.arrays import check_column, column_from_arrow, tokens_from_arrow, values_at
+from zephon.readers.arrays import check_column, check_columns, column_from_arrow, tokens_from_arrow, values_at
 from zephon.readers.arrow_messages import (
     BATCH,
     DICTIONARY,
@@ -33,9 +33,9 @@ from zephon.readers.arrow_messages import (
     message_at,
     messages,
 )
-from zephon.readers.base import TOKEN, Chunks, Column, Origin
+from zephon.readers.base import TOKEN, Column, Origin, first_line
 from zephon.readers.kept import Kept, Shared
-from zephon.readers.table import Advance, Scan, open_table
+from zephon.readers.table import DAMAGED, Advance, Scan, TableReader, open_table
 from zephon.views import View
 
 PIECE_BYTES = 1 << 20
@@ -44,8 +44,6 @@ PIECE_RECORDS = 8192
 RULE = "an Arrow file or stream is complete, and its metadata fits its buffers"
 _BLOCK_BYTES = 64 << 10
 _HEAD_BYTES = 4 << 10
-_DAMAGED = -1
-"""The place of the one record that stands for what follows a damage."""
 _NUM_KEPT = 256
 
 Int64 = NDArray[np.int64]
@@ -60,8 +58,11 @@ class _Head(NamedTuple):
     """(start, end) of the messages that a batch needs ahead of it: schema and dictionaries."""
 
 
-class ArrowReader:
-    """Documents of one column of Arrow files: texts, or lists of token ids."""
+class ArrowReader(TableReader):
+    """Documents of one column of Arrow files: texts, or lists of token ids.
+
+    Batches and pieces are weighed by the column as it is stored; compressed ones by the whole batch.
+    """
 
     def __init__(self, origin: Origin) -> None:
         self.name, self._on_error = origin.dataset.name, origin.dataset.on_error
@@ -88,11 +89,8 @@ class ArrowReader:
                 check_file(self.name, file)
                 if self._on_error != "skip":
                     raise self._unreadable(file, damaged) from None
-                rows.append((_DAMAGED, 1, 1))
-        table = np.array(rows, np.int64).reshape(len(rows), 3)
-        places, num_documents, num_bytes = table.T.copy()
-        found = self._sample(file)
-        return Scan(places=places, num_documents=num_documents, num_bytes=num_bytes, sample=found)
+                rows.append((DAMAGED, 1, 1))
+        return Scan.from_rows(rows, self._sample(file))
 
     def _pieces(self, message: Message, stored: Any) -> list[tuple[int, int, int]]:
         """Returns the place, documents and weight of each chunk of a record batch."""
@@ -103,14 +101,10 @@ class ArrowReader:
         edges = [i * count // num_pieces for i in range(num_pieces + 1)] if count else []
         return [(message.place, b - a, max(1, num_bytes // num_pieces)) for a, b in pairwise(edges)]
 
-    def chunks(self) -> Chunks:
-        """Returns the batches and pieces, weighed by the column as it is stored; compressed, by the batch."""
-        return self.table.chunks()
-
     def read(self, chunk: int) -> Column:
         """Returns the documents of a chunk."""
-        number, file = self._file(chunk)
-        if self.table.places[chunk] == _DAMAGED:
+        number, file = self._file_of(chunk)
+        if self.table.places[chunk] == DAMAGED:
             return Column.all_faulty(1, Fault("damaged", "a stream that is cut or damaged", RULE))
         try:
             message, values, first, last = self._find(number, file, chunk)
@@ -131,8 +125,8 @@ class ArrowReader:
 
         Its documents are read once here, to find those that are none.
         """
-        number, file = self._file(chunk)
-        if file.is_remote or self.table.places[chunk] == _DAMAGED:
+        number, file = self._file_of(chunk)
+        if file.is_remote or self.table.places[chunk] == DAMAGED:
             return None
         try:
             message, values, first, last = self._find(number, file, chunk)
@@ -159,25 +153,17 @@ class ArrowReader:
         """Raises `DataError` if a file of these chunks that is read in place has changed."""
         numbers = set(np.unique(np.searchsorted(self.table.first_chunks, chunks, side="right") - 1).tolist())
         for number in sorted(numbers & self._in_place):
-            file = self.table.current(number, self._sample)
-            descriptor = self._descriptor(number, file)
+            file = self._file(number)
+            descriptor = self._descriptor(number, file)  # open as long as it is held
             check_unchanged(self.name, file, descriptor.number)
 
     def values(self, chunk: int, columns: Sequence[str]) -> pa.Table:
         """Returns other columns of all records of a chunk; null for the record of a damage."""
-        number, file = self._file(chunk)
-        if self.table.places[chunk] == _DAMAGED:
+        number, file = self._file_of(chunk)
+        if self.table.places[chunk] == DAMAGED:
             return pa.table({name: pa.nulls(1) for name in columns})
         try:
-            names = self._head(number, file).schema.names
-            if wrong := [name for name in columns if names.count(name) != 1]:
-                has = "has no column" if wrong[0] not in names else "has more than one column"
-                raise DataError.explained(
-                    f"dataset {self.name!r}: {file.shown} {has} {wrong[0]!r}",
-                    got=f"the columns {', '.join(names)}",
-                    rule="every file has, once, the columns that are compared, sorted by or shown",
-                    cure="name one of these columns",
-                )
+            check_columns(self.name, file, self._head(number, file).schema.names, columns)
             message, _, first, last = self._find(number, file, chunk)
             table = self._table(number, file, message).select(list(columns)).slice(first, last - first)
             with damage():
@@ -187,14 +173,6 @@ class ArrowReader:
             check_file(self.name, file)
             raise self._unreadable(file, damaged) from None
         return table
-
-    def _file(self, chunk: int) -> tuple[int, DataFile]:
-        """Returns the number of the chunk's file, and the file."""
-        number = self.table.file_of(chunk)
-        return number, self.table.current(number, self._sample)
-
-    def _sample(self, file: DataFile) -> str:
-        return sample(self.name, file)
 
     def _descriptor(self, number: int, file: DataFile) -> Descriptor:
         return self._open.get(number, lambda: Descriptor(open_unchanged(self.name, file)))
@@ -271,7 +249,7 @@ class ArrowReader:
     def _unreadable(self, file: DataFile, error: object) -> DataError:
         return DataError.explained(
             f"dataset {self.name!r}: {file.shown} cannot be read as Arrow",
-            got=str(error).splitlines()[0][:200],
+            got=first_line(error),
             rule=RULE,
             cure="write or download the file again, leave it out of the dataset's path, or set "
             'on_error = "skip" to read what comes before the damage',
@@ -279,10 +257,6 @@ class ArrowReader:
 
     def close(self) -> None:
         """Does nothing: the files that are read in place close with the last view of them."""
-
-    def identity(self) -> dict[str, Any]:
-        """Returns the kind, the counts and a sample of each file."""
-        return self.table.identity
 
 
 def _array(kind: Any, bits: bytes | None, skipped: int, offsets: Int64, data: bytes) -> Any:

@@ -17,6 +17,8 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from zephon.readers.base import first_line
+
 SCHEMA, DICTIONARY, BATCH = "schema", "dictionary", "record batch"
 """Kinds of messages, as Arrow calls them."""
 MAGIC = b"ARROW1"
@@ -45,7 +47,7 @@ def damage() -> Iterator[None]:
     except _ERRORS as error:
         if isinstance(error, OSError) and error.errno:  # not of Arrow
             raise
-        raise DamageError((str(error).strip() or repr(error)).splitlines()[0][:200]) from None
+        raise DamageError(first_line(error)) from None
 
 
 class _Hollow:

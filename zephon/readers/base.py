@@ -81,13 +81,13 @@ class Column:
 
     @classmethod
     def from_values(cls, values: Iterable[object]) -> Column:
-        """Returns the column of Python values; what is not a `str` becomes a fault."""
+        """Returns the column of Python values; what is not a `str` becomes a fault, a `Fault` itself."""
         parts: list[bytes] = []
         faults: list[tuple[int, Fault]] = []
         replaced: list[int] = []
         for i, value in enumerate(values):
             if not isinstance(value, str):
-                faults.append((i, not_a_text(value)))
+                faults.append((i, value if isinstance(value, Fault) else not_a_text(value)))
                 parts.append(b"")
                 continue
             try:
@@ -118,12 +118,6 @@ class Column:
         """Returns the column with these faults of documents without bytes over those it has."""
         merged = dict(self.faults) | dict(faults)
         return replace(self, faults=tuple(sorted(merged.items())))
-
-    def with_last(self, fault: Fault) -> Column:
-        """Returns the column with one more document, which is faulty."""
-        last = len(self.offsets) - 1
-        offsets = np.append(self.offsets, self.offsets[-1])
-        return replace(self, offsets=offsets, faults=(*self.faults, (last, fault)))
 
     @classmethod
     def all_faulty(cls, num_documents: int, fault: Fault) -> Column:
@@ -223,6 +217,16 @@ def not_a_text(value: object) -> Fault:
     if value is None:
         return Fault("null", "null", "a text is a string")
     return Fault("not_text", shorten(value), "a text is a string")
+
+
+def not_utf8(raw: bytes, start: int, what: str) -> Fault:
+    """Returns the fault of bytes of which that at `start` is none of UTF-8."""
+    return Fault("not_utf8", f"byte 0x{raw[start]:02x} at {start} of {shorten(raw[:80])}", f"{what} is UTF-8")
+
+
+def first_line(error: object) -> str:
+    """Returns the first line of an error's text, for messages."""
+    return (str(error).strip() or repr(error)).splitlines()[0][:200]
 
 
 def as_tokens(value: object) -> NDArray[np.uint32] | None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from zephon.errors import Fault, shorten
-from zephon.readers.base import Column
+from zephon.readers.base import not_utf8
 
 FIELD_CHARACTERS = 1 << 30
 """The longest field: what a quote that is never closed may swallow."""
@@ -26,8 +26,8 @@ _BYTE_ORDER_MARK = "\ufeff"
 _WHOLE = re.compile("[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,15}(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 
-Row = list[str] | str
-"""The fields of a row, or what is wrong with it."""
+Row = list[str] | str | Fault
+"""The fields of a row, what is wrong with it, or the damage that stands in its place."""
 
 
 class Rows:
@@ -87,34 +87,17 @@ def row_starts(rows: Rows) -> tuple[Row | None, NDArray[np.int64]]:
     return header, starts
 
 
-def fault_of(row: Row, num_fields: int) -> Fault | None:
-    """Returns what is wrong with a row of a file whose header has `num_fields`; None where nothing is."""
+def text_of(row: Row, num_fields: int, index: int) -> str | Fault:
+    """Returns the text in the field at `index`, or what is wrong with a row that shall have `num_fields`."""
+    if isinstance(row, list) and len(row) == num_fields:
+        text = row[index]
+        return text if text.isascii() else _not_utf8(text) or text
+    if isinstance(row, Fault):
+        return row
     if isinstance(row, str):
         return Fault("not_csv", row, ROW_RULE)
-    if len(row) != num_fields:
-        got = f"{len(row)} fields: {shorten(row)}"
-        return Fault("ragged", got, f"a row has the {num_fields} fields of the header")
-    return None
-
-
-def text_of(row: Row, num_fields: int, index: int) -> str | Fault:
-    """Returns the text in the field at `index`, or what is wrong with it."""
-    fault = fault_of(row, num_fields)
-    if fault is not None:
-        return fault
-    text = row[index]
-    return text if text.isascii() else _not_utf8(text) or text
-
-
-def column_of(texts: Iterable[str | Fault]) -> Column:
-    """Returns the column of texts, and of faults in the places of others."""
-    kept: list[str] = []
-    faults: list[tuple[int, Fault]] = []
-    for i, text in enumerate(texts):
-        if isinstance(text, Fault):
-            faults.append((i, text))
-        kept.append("" if isinstance(text, Fault) else text)
-    return Column.from_values(kept).with_faults(faults)
+    got = f"{len(row)} fields: {shorten(row)}"
+    return Fault("ragged", got, f"a row has the {num_fields} fields of the header")
 
 
 def _not_utf8(text: str) -> Fault | None:
@@ -122,9 +105,7 @@ def _not_utf8(text: str) -> Fault | None:
         text.encode()
     except UnicodeEncodeError as error:
         raw = text.encode("utf-8", "surrogateescape")
-        at = len(text[: error.start].encode())
-        got = f"byte 0x{raw[at]:02x} at {at} of {shorten(raw[:80])}"
-        return Fault("not_utf8", got, "a text is UTF-8")
+        return not_utf8(raw, len(text[: error.start].encode()), "a text")
     return None
 
 
@@ -132,9 +113,9 @@ def fields_at(rows: Iterable[Row], num_fields: int, indexes: Sequence[int]) -> l
     """Returns the fields at each of `indexes`; None for a row that is faulty."""
     columns: list[list[str | None]] = [[] for _ in indexes]
     for row in rows:
-        is_bad = isinstance(row, str) or len(row) != num_fields
+        fields = row if isinstance(row, list) and len(row) == num_fields else None
         for column, index in zip(columns, indexes, strict=True):
-            column.append(None if is_bad else row[index])
+            column.append(None if fields is None else fields[index])
     return columns
 
 

@@ -8,8 +8,9 @@ cannot be told from a whole one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from zephon import files
 from zephon.errors import DataError, Fault
 from zephon.files import changed, check_file
 from zephon.paths import DataFile
+from zephon.readers.base import first_line
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
 DAMAGED_RULE = "a file is complete, and as its compression wrote it"
@@ -46,17 +48,30 @@ class Expanding:
     damage, and neither is a file that changed.
     """
 
-    def __init__(self, dataset: str, file: DataFile, *, skip: bool) -> None:
-        self._dataset, self._file, self._skip = dataset, file, skip
+    def __init__(
+        self, dataset: str, file: DataFile, *, skip: bool, advance: Callable[[int], None] | None = None
+    ) -> None:
+        """`advance` is told of the bytes of the file that are done with: of a compressed one at its end."""
+        self._dataset, self._file, self._skip, self._advance = dataset, file, skip, advance
         self.fault: Fault | None = None
+        self.num_bytes = 0
+        """Of the blocks so far."""
 
-    def __iter__(self) -> Iterator[bytes]:
-        if not is_compressed(self._file):
-            yield from self._plain()
-            return
+    def __iter__(self) -> Generator[bytes, None, None]:
+        is_plain = not is_compressed(self._file)
+        for block in self._plain() if is_plain else self._expanded():
+            self.num_bytes += len(block)
+            yield block
+            if is_plain and self._advance is not None:
+                self._advance(len(block))
+        if not is_plain and self._advance is not None:
+            self._advance(self._file.size_bytes)
+
+    def _expanded(self) -> Iterator[bytes]:
+        """Yields the blocks of a compressed file; with `skip` what comes ahead of a damage, and `DAMAGE`."""
         done = 0
         try:
-            for block in self._expanded(BLOCK_BYTES):
+            for block in self._blocks():
                 done += len(block)
                 yield block
             return
@@ -72,12 +87,12 @@ class Expanding:
             while block := raw.read(BLOCK_BYTES):
                 yield block
 
-    def _expanded(self, block_bytes: int) -> Iterator[bytes]:
+    def _blocks(self) -> Iterator[bytes]:
         if not self._file.size_bytes:
             raise _DamageError("a file of 0 bytes")  # a compressed file has some, even where it holds none
         codec = CODECS[compression(self._file)]
         with _expanded_stream(self._dataset, self._file, codec) as (raw, stream):
-            while block := self._read(raw, stream, block_bytes):
+            while block := self._read(raw, stream, BLOCK_BYTES):
                 yield block
 
     def _read(self, raw: _Raw, stream: Any, size: int) -> bytes:
@@ -86,7 +101,7 @@ class Expanding:
         except (OSError, pa.ArrowException) as error:
             if raw.has_failed or isinstance(error, pa.ArrowMemoryError):
                 raise
-            got = str(error).splitlines()[0][:200]
+            got = first_line(error)
             if _TOO_LONG_A_WINDOW in got:
                 raise self._long_window(got) from None
             raise _DamageError(got) from None
@@ -164,7 +179,7 @@ def _expanded_stream(dataset: str, file: DataFile, codec: str) -> Iterator[tuple
 def cut(blocks: Iterator[bytes], places: list[int]) -> Iterator[bytes]:
     """Yields the bytes of each chunk of a file: from its place to the next one's, the last to the end."""
     data, at = bytearray(), 0  # `at` is the place of the first of `data`
-    for start, end in zip(places, [*places[1:], None], strict=True):
+    for start, end in zip_longest(places, places[1:]):
         while end is None or at + len(data) < end:
             block = next(blocks, b"")
             if not block:

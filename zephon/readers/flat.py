@@ -18,7 +18,7 @@ from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.files import read_range
 from zephon.paths import DataFile
-from zephon.readers.base import Origin, RandomReader, Reader
+from zephon.readers.base import Origin, RandomReader, Reader, first_line
 from zephon.readers.beside import INDEX, OFFSETS, file_beside, path_beside
 from zephon.readers.table import Scan
 from zephon.readers.token_files import (
@@ -171,7 +171,7 @@ class FlatFiles:
             with _PARSING:
                 shape, _, dtype = read(stream)
         except ValueError as error:
-            raise Misfit(f"{file.name}: {str(error).splitlines()[0][:200]}") from None
+            raise Misfit(f"{file.name}: {first_line(error)}") from None
         if len(shape) != 1:
             raise Misfit(f"{file.name}: an array of shape {shape}, it has one dimension")
         start, count = stream.tell(), int(shape[0])

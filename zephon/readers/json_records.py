@@ -1,20 +1,26 @@
 """Records of JSON: text, token ids or columns of each, and what is wrong with those that have none.
 
-Upstream: readers of JSONL, which find the lines. Downstream: `Texts`, `Column`s and tables of columns.
+Upstream: `lines.py`, `expanded.py`. Downstream: the readers of JSONL, `ranges.py` for whole chunks and
+`streaming.py`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
+from zephon.dataset import Dataset
 from zephon.errors import DataError, Fault, shorten
-from zephon.readers.base import Column, Texts, not_a_text, replace_surrogates
+from zephon.files import sample
+from zephon.paths import DataFile
+from zephon.readers.base import Column, Texts, first_line, not_a_text, not_utf8, replace_surrogates
+from zephon.readers.expanded import Expanding
+from zephon.readers.lines import BYTE_ORDER_MARK, Int64, record_starts
 from zephon.where import ABSENT_IS_NULL
 
 MAX_DEPTH = 200
@@ -80,8 +86,7 @@ def diagnose(raw: bytes, field: str) -> Fault:
     try:
         line = raw.strip().decode()
     except UnicodeDecodeError as error:
-        got = f"byte 0x{raw.strip()[error.start]:02x} at {error.start} of {shorten(raw[:80])}"
-        return Fault("not_utf8", got, "a record is UTF-8")
+        return not_utf8(raw.strip(), error.start, "a record")
     if _is_deep(raw):
         got = f"{shorten(line)}, nested deeper than {MAX_DEPTH}"
         return Fault("not_json", got, f"a line is one JSON object of at most {MAX_DEPTH} levels")
@@ -95,11 +100,6 @@ def diagnose(raw: bytes, field: str) -> Fault:
         return not_a_text(_pick(value, field))
     except (KeyError, TypeError):
         return Fault("missing", f"the keys {shorten(list(value))}", f"a record has the field {field!r}")
-
-
-def split_lines(data: bytes) -> list[bytes]:
-    """Returns the records of consecutive whole lines: those with more than white space."""
-    return [line for line in data.split(b"\n") if line.strip()]
 
 
 def parse_column(raws: Iterable[bytes], text: str, tokens: str) -> Column:
@@ -144,7 +144,7 @@ def parse_values(raws: Iterable[bytes], columns: Sequence[str], dataset: str, fi
         except (pa.ArrowException, OverflowError) as error:
             raise DataError.explained(
                 f"dataset {dataset!r}: column {name!r} of {file} holds values of several types, or too large",
-                got=str(error).splitlines()[0],
+                got=first_line(error),
                 rule="a column that is compared, sorted by or shown is of one type, whole numbers of 64 bits",
                 cure="mend the records, or leave the column out",
             ) from None
@@ -158,3 +158,62 @@ def _array(values: list[Any]) -> Any:
         return _array(json.loads(replace_surrogates(json.dumps(values, ensure_ascii=False))))
     except OverflowError:
         return pa.array(values, pa.uint64())
+
+
+class JsonlRecords:
+    """The lines of JSONL files that are read in whole chunks, or as a stream."""
+
+    kind = "jsonl"
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self.is_tokenized = bool(dataset.tokens)
+        self.key: Sequence[object] = ("starts", dataset.on_error)
+
+    def starts(self, _file: DataFile, expanding: Expanding) -> Int64:
+        """Returns where each record starts, and the end."""
+        parts = list(record_starts(expanding))
+        return np.concatenate([*parts, [expanding.num_bytes]]).astype(np.int64)
+
+    def split(self, _file: DataFile, data: bytes) -> list[bytes | Fault]:
+        """Returns the records of consecutive whole lines: those with more than white space."""
+        return [line for line in data.split(b"\n") if line.strip()]
+
+    def documents(self, _file: DataFile, raws: Iterable[bytes | Fault]) -> Column:
+        """Returns the documents of raw records."""
+        return self.column(list(raws))
+
+    def column(self, raws: Sequence[bytes | Fault]) -> Column:
+        """Returns the documents of raw records."""
+        faults = [(i, raw) for i, raw in enumerate(raws) if isinstance(raw, Fault)]
+        lines = _lines(raws) if faults else cast(Sequence[bytes], raws)
+        column = parse_column(lines, self._dataset.text, self._dataset.tokens)
+        return column.with_faults(faults) if faults else column
+
+    def columns(self, file: DataFile, raws: Iterable[bytes | Fault], names: Sequence[str]) -> pa.Table:
+        """Returns columns of raw records."""
+        return parse_values(_lines(raws), names, self._dataset.name, file.shown)
+
+    def records(self, file: DataFile) -> Iterator[Sequence[bytes | Fault]]:
+        """Yields the raw records of a file, some at a time; the damage of a file is its last."""
+        expanding = Expanding(self._dataset.name, file, skip=self._dataset.on_error == "skip")
+        data, is_start = b"", True
+        for block in expanding:
+            data += block
+            if is_start and len(data) > len(BYTE_ORDER_MARK):
+                data, is_start = data.removeprefix(BYTE_ORDER_MARK), False
+            whole = data.rfind(b"\n") + 1
+            yield self.split(file, data[:whole])
+            data = data[whole:]
+        last = self.split(file, data.removeprefix(BYTE_ORDER_MARK) if is_start else data)
+        if expanding.fault is not None:
+            last[-1] = expanding.fault  # for what ends in `DAMAGE`
+        yield last
+
+    def sample(self, file: DataFile) -> str:
+        """Returns the hash of the first, middle and last 4 KiB of a file."""
+        return sample(self._dataset.name, file)
+
+
+def _lines(raws: Iterable[bytes | Fault]) -> Iterator[bytes]:
+    return (b"null" if isinstance(raw, Fault) else raw for raw in raws)

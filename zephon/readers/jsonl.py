@@ -2,7 +2,7 @@
 
 Upstream: `lines.py`, which finds the records. Downstream: the loader. Files are read with `pread` and never
 mapped, so a file that shrinks is an error message and not a dead process. Compressed and remote files are
-read by `jsonl_spooled.py`.
+read in whole chunks, by `ranges.py`.
 """
 
 from __future__ import annotations
@@ -12,52 +12,37 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from zephon.descriptors import Descriptor, Held
-from zephon.files import (
-    SAMPLE_BYTES,
-    changed,
-    check_unchanged,
-    open_unchanged,
-    rewritten,
-    sample,
-    sample_of,
-)
+from zephon.files import SAMPLE_BYTES, changed, check_unchanged, open_unchanged, rewritten, sample_of
 from zephon.paths import DataFile
-from zephon.readers.base import TOKEN, Chunks, Origin, Reader, Texts, Tokens
-from zephon.readers.json_records import parse, parse_column, parse_values
-from zephon.readers.lines import load_starts
-from zephon.readers.table import Advance, Scan, open_table
+from zephon.readers.base import TOKEN, Origin, Reader, Texts, Tokens
+from zephon.readers.expanded import is_compressed
+from zephon.readers.json_records import JsonlRecords, parse, parse_column, parse_values
+from zephon.readers.kept import Remade
+from zephon.readers.lines import Int64, load_starts, scan_of
+from zephon.readers.parts import RecordSource
+from zephon.readers.ranges import ByFile, ByRange
+from zephon.readers.table import Advance, Scan, TableReader, open_table
 
-if TYPE_CHECKING:
-    from zephon.readers.parts import RecordSource
-
-CHUNK_BYTES = 1 << 20
 MAX_OPEN_FILES = 128
 FILES_TOGETHER = 8
 """What one call keeps from being closed for want of descriptors; a file is looked at again after so many."""
 NUM_GATES = 64
 
-Int64 = NDArray[np.int64]
-
 
 def open_jsonl(origin: Origin) -> Reader | JsonlReader | RecordSource:
     """Returns the reader of JSONL files: in place where all are local and plain, else behind the spool."""
-    from zephon.readers.expanded import is_compressed
-    from zephon.readers.jsonl_spooled import CompressedJsonl, RemoteJsonl
-    from zephon.readers.jsonl_stream import JsonlStream
-
+    records = JsonlRecords(origin.dataset)
     if origin.dataset.stream:
-        return JsonlStream(origin)
+        return records
     files = origin.table.files if origin.table is not None else origin.files
     if any(is_compressed(file) for file in files):
-        return CompressedJsonl(origin)
-    return RemoteJsonl(origin) if any(file.is_remote for file in files) else JsonlReader(origin)
+        return ByFile(origin, records)
+    return ByRange(origin, records) if any(file.is_remote for file in files) else JsonlReader(origin)
 
 
 class _Handle:
@@ -72,38 +57,26 @@ class _Handle:
         self.starts = starts.data  # gives Python ints, at a third of the time that numpy takes
 
 
-class JsonlReader:
+class JsonlReader(TableReader, Remade):
     """Records of JSONL files; a chunk is the records that start in one MiB of a file."""
+
+    _made = ("_lock", "_gates", "_handles")
 
     def __init__(self, origin: Origin) -> None:
         self.name = origin.dataset.name
         self.is_tokenized = bool(origin.dataset.tokens)
         self._cache, self._dataset = origin.cache, origin.dataset
-        self._reset()
+        self._make()
         self.table = open_table(origin, "jsonl", self._scan, key=())
 
-    def _reset(self) -> None:
+    def _make(self) -> None:
         self._lock = threading.Lock()
         self._gates = [threading.Lock() for _ in range(NUM_GATES)]
         self._handles: OrderedDict[int, _Handle] = OrderedDict()
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        for name in ("_lock", "_gates", "_handles"):
-            del state[name]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._reset()
-        self.__dict__.update(state)
-
     def _scan(self, file: DataFile, advance: Advance) -> Scan:
         starts = load_starts(self.name, file, self._cache, advance)
-        return scan_of(starts, file.size_bytes, sample(self.name, file))
-
-    def chunks(self) -> Chunks:
-        """Returns the chunks, weighed by their byte range."""
-        return self.table.chunks()
+        return scan_of(starts, self._sample(file))
 
     def texts(self, chunk: Int64, record: Int64, max_bytes: int) -> Texts:
         """Returns the documents at (chunk[i], record[i]), as asked; `max_bytes` counts raw bytes."""
@@ -178,8 +151,8 @@ class JsonlReader:
 
     def _open(self, number: int) -> _Handle:
         """Opens a file; counts its records where the cache has no index of it, as with a catalogue."""
-        file = self.table.current(number, lambda file: sample(self.name, file))
-        starts = load_starts(self.name, file, self._cache, _ignore)
+        file = self._file(number)
+        starts = load_starts(self.name, file, self._cache)
         if len(starts) - 1 != self.table.num_records[number]:
             got = f"{len(starts) - 1:,} records, {self.table.num_records[number]:,} when it was indexed"
             raise changed(self.name, file.path, got)
@@ -204,34 +177,7 @@ class JsonlReader:
         if found != self.table.samples[number]:
             raise rewritten(self.name, file)
 
-    def where(self, chunk: int, record: int) -> tuple[str, int]:
-        """Returns the file's name and the record's number in it; blank lines are not counted."""
-        return self.table.where(chunk, record)
-
-    def identity(self) -> dict[str, Any]:
-        """Returns the kind, the counts and a sample of each file."""
-        return self.table.identity
-
     def close(self) -> None:
         """Closes the files; a later read opens them again."""
         with self._lock:
             self._handles.clear()
-
-
-def scan_of(starts: Int64, size_bytes: int, found: str) -> Scan:
-    """Returns the scan of a file of lines: its chunks are the records that start in one MiB of it.
-
-    `starts` is (n + 1,): where each record starts, and the end of the file.
-    """
-    edges = np.searchsorted(starts[:-1], np.arange(0, size_bytes, CHUNK_BYTES))
-    firsts = np.unique(np.append(edges, len(starts) - 1)).astype(np.int64)
-    return Scan(
-        places=starts[firsts[:-1]],
-        num_documents=np.diff(firsts),
-        num_bytes=np.diff(starts[firsts]),
-        sample=found,
-    )
-
-
-def _ignore(_num_bytes: int) -> None:
-    """Takes progress that nobody shows."""

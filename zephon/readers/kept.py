@@ -1,6 +1,6 @@
 """What readers make at first need: headers, a decoded batch, open files.
 
-Downstream: the readers of this folder. It is empty again after pickling.
+Downstream: the readers of this folder, the spool and streams. None of it is pickled.
 """
 
 from __future__ import annotations
@@ -8,10 +8,27 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
 
 T = TypeVar("T")
+
+
+class Remade:
+    """An object that is pickled without what `_make` gives it: locks, open files, what was found by them."""
+
+    _made: ClassVar[tuple[str, ...]]
+    """The names of these."""
+
+    def _make(self) -> None:
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in self._made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make()
 
 
 class Kept:
@@ -37,11 +54,6 @@ class Kept:
             while len(self._values) > self._limit:
                 self._values.popitem(last=False)
         return value
-
-    def clear(self) -> None:
-        """Lets go of everything."""
-        with self._lock:
-            self._values.clear()
 
 
 class Shared:

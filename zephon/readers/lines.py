@@ -1,8 +1,8 @@
 """The index of a file of lines: where each record starts, found in one pass and kept in the cache.
 
-Upstream: `DataFile`s. Downstream: the JSONL reader. An index is a file of int64 values: the byte at which
-each record starts, then the size of the file. A record runs to the start of the next one, so it carries its
-line end and the blank lines that follow; readers strip them.
+Upstream: `DataFile`s. Downstream: the readers of JSONL and CSV. An index is a file of int64 values: the byte
+at which each record starts, then the size of the file. A record runs to the start of the next one, so it
+carries its line end and the blank lines that follow; readers strip them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from zephon.cachefiles import replace_file
 from zephon.files import changed, check_unchanged, open_unchanged
 from zephon.paths import DataFile
+from zephon.readers.table import Scan
 
+CHUNK_BYTES = 1 << 20
 BUFFER_BYTES = 16 << 20
 _VERSION = 1
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -27,9 +29,14 @@ _SPACE = np.zeros(256, np.bool_)
 _SPACE[list(b" \t\r\n\x0b\x0c")] = True
 
 
-def load_starts(
-    dataset: str, file: DataFile, cache: Path, advance: Callable[[int], None]
-) -> NDArray[np.int64]:
+Int64 = NDArray[np.int64]
+
+
+def _ignore(_num_bytes: int) -> None:
+    """Takes progress that nobody shows."""
+
+
+def load_starts(dataset: str, file: DataFile, cache: Path, advance: Callable[[int], None] = _ignore) -> Int64:
     """Returns the (n + 1,) starts of the records and the size of the file, memory-mapped.
 
     Scans the file only if the cache has no index of it at this size and modification time. `advance` is told
@@ -65,12 +72,12 @@ def index_path(file: DataFile, cache: Path) -> Path:
     return cache / "index" / f"{hashlib.sha256(key).hexdigest()[:32]}.starts"
 
 
-def _map(path: Path, file: DataFile) -> NDArray[np.int64] | None:
+def _map(path: Path, file: DataFile) -> Int64 | None:
     """Returns the index at `path`, or None if there is none that fits."""
     try:
         if path.stat().st_size % 8:
             return None
-        starts: NDArray[np.int64] = np.memmap(path, np.int64, mode="r").view(np.ndarray)
+        starts: Int64 = np.memmap(path, np.int64, mode="r").view(np.ndarray)
     except (OSError, ValueError):
         return None
     return starts if starts[-1] == file.size_bytes and starts[0] >= 0 else None
@@ -84,7 +91,7 @@ def _buffers(descriptor: int) -> Iterator[bytes]:
         yield buffer
 
 
-def record_starts(buffers: Iterable[bytes], advance: Callable[[int], None]) -> Iterator[NDArray[np.int64]]:
+def record_starts(buffers: Iterable[bytes], advance: Callable[[int], None] = _ignore) -> Iterator[Int64]:
     """Yields the starts of the records of a file, given its bytes in order, a buffer's worth at a time.
 
     A record is a line with more than white space; the last line may lack its line end, and a byte-order mark
@@ -121,10 +128,25 @@ def _long_first(buffers: Iterable[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def _filled(buffer: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _filled(buffer: bytes, starts: Int64, ends: Int64) -> NDArray[np.bool_]:
     """Returns which of the spans [start, end) of `buffer` hold more than white space."""
     filled = starts < ends
     first = np.frombuffer(buffer, np.uint8)[np.where(filled, starts, 0)]
     for i in np.flatnonzero(filled & _SPACE[first]).tolist():
         filled[i] = not buffer[starts[i] : ends[i]].isspace()
     return filled
+
+
+def scan_of(starts: Int64, sample: str) -> Scan:
+    """Returns the scan of a file of records: its chunks are those that start in one MiB of it.
+
+    `starts` is (n + 1,): where each record starts, and the end of the file.
+    """
+    edges = np.searchsorted(starts[:-1], np.arange(0, starts[-1], CHUNK_BYTES))
+    firsts = np.unique(np.append(edges, len(starts) - 1)).astype(np.int64)
+    return Scan(
+        places=starts[firsts[:-1]],
+        num_documents=np.diff(firsts),
+        num_bytes=np.diff(starts[firsts]),
+        sample=sample,
+    )

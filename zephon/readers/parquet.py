@@ -8,58 +8,44 @@ from __future__ import annotations
 
 import hashlib
 import io
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zephon.errors import DataError, Fault
 from zephon.files import check_file, check_read, read_range
 from zephon.paths import DataFile
-from zephon.readers.arrays import check_column, column_from_arrow, tokens_from_arrow, values_at
-from zephon.readers.base import Chunks, Column, Origin
-from zephon.readers.table import Advance, Scan, open_table
+from zephon.readers.arrays import check_column, check_columns, column_from_arrow, tokens_from_arrow, values_at
+from zephon.readers.base import Column, Origin, first_line
+from zephon.readers.kept import Kept
+from zephon.readers.table import DAMAGED, Advance, Scan, TableReader, open_table
 from zephon.where import Where
 from zephon.where_groups import row_groups
 
 _NUM_FOOTERS = 8
+_NUM_CHECKED = 1024
 _TAIL_BYTES = 64 << 10
 _HEAD_BYTES = 4 << 10
 _END_BYTES = 8
 _MAGIC = b"PAR1"
-_DAMAGED = -1
-"""The place of the one record that stands for a file without a readable footer."""
 RULE = "a Parquet file is complete: its footer lies at its end"
 
 
-class ParquetReader:
-    """Documents of one column of Parquet files: texts, or lists of token ids."""
+class ParquetReader(TableReader):
+    """Documents of one column of Parquet files: texts, or lists of token ids.
+
+    Row groups are weighed by the column's uncompressed size; those without records are left out.
+    """
 
     def __init__(self, origin: Origin) -> None:
         self.name, self._on_error = origin.dataset.name, origin.dataset.on_error
         self._field = origin.dataset.tokens or origin.dataset.text
         self.is_tokenized = bool(origin.dataset.tokens)
-        self._reset()
+        self._footers, self._checked = Kept(_NUM_FOOTERS), Kept(_NUM_CHECKED)
         key = [self._field, self.is_tokenized, self._on_error]
         self.table = open_table(origin, "parquet", self._scan, key=key, by_bytes=False)
-
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._metadata: OrderedDict[int, Any] = OrderedDict()
-        self._checked: set[tuple[object, ...]] = set()
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_lock"], state["_metadata"], state["_checked"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._reset()
-        self.__dict__.update(state)
 
     def _scan(self, file: DataFile, _advance: Advance) -> Scan:
         try:
@@ -70,9 +56,7 @@ class ParquetReader:
         except _FooterFault as fault:
             if self._on_error != "skip":
                 raise self._unreadable(file, fault) from None
-            one = np.ones(1, np.int64)
-            head = read_range(self.name, file, 0, _HEAD_BYTES)
-            return Scan(places=one * _DAMAGED, num_documents=one, num_bytes=one, sample=_hash(head))
+            return Scan.damaged(self._sample(file))
         check_column(self.name, file.shown, _schema(metadata), self._field, tokens=self.is_tokenized)
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         rows = [
@@ -80,10 +64,7 @@ class ParquetReader:
             for i, group in enumerate(groups)
             if group.num_rows
         ]
-        table = np.array(rows, np.int64).reshape(len(rows), 3)
-        places, num_documents, num_bytes = table.T.copy()
-        sample = _hash(footer + head)
-        return Scan(places=places, num_documents=num_documents, num_bytes=num_bytes, sample=sample)
+        return Scan.from_rows(rows, _hash(footer + head))
 
     def _ends(self, file: DataFile) -> tuple[bytes, bytes]:
         """Returns the end of the file from the start of its footer, and its first bytes, for the sample."""
@@ -109,20 +90,15 @@ class ParquetReader:
     def _unreadable(self, file: DataFile, error: object) -> DataError:
         return DataError.explained(
             f"dataset {self.name!r}: {file.shown} cannot be read as Parquet",
-            got=_first_line(error),
+            got=first_line(error),
             rule=RULE,
             cure="write or download the file again, or leave it out of the dataset's path",
         )
 
-    def chunks(self) -> Chunks:
-        """Returns the row groups that hold records, weighed by the column's uncompressed size."""
-        return self.table.chunks()
-
     def read(self, chunk: int) -> Column:
         """Returns the documents of one row group."""
-        number = self.table.file_of(chunk)
-        file = self.table.current(number, self._sample)
-        if self.table.places[chunk] == _DAMAGED:
+        number, file = self._file_of(chunk)
+        if self.table.places[chunk] == DAMAGED:
             return Column.all_faulty(1, Fault("damaged", "a file without a readable footer", RULE))
         try:
             values = values_at(self._read_columns(number, file, chunk, [self._field]), self._field)
@@ -133,14 +109,13 @@ class ParquetReader:
             check_file(self.name, file)
             if self._on_error != "skip":
                 raise self._unreadable(file, error) from None
-            fault = Fault("damaged", f"a row group: {_first_line(error)}", "a row group can be expanded")
+            fault = Fault("damaged", f"a row group: {first_line(error)}", "a row group can be expanded")
             return Column.all_faulty(int(self.table.num_documents[chunk]), fault)
 
     def values(self, chunk: int, columns: Sequence[str]) -> pa.Table:
         """Returns other columns of all records of a row group; null for the record of a damaged file."""
-        number = self.table.file_of(chunk)
-        file = self.table.current(number, self._sample)
-        if self.table.places[chunk] == _DAMAGED:
+        number, file = self._file_of(chunk)
+        if self.table.places[chunk] == DAMAGED:
             return pa.table({name: pa.nulls(1) for name in columns})
         self.check_columns(number, columns)
         try:
@@ -153,7 +128,7 @@ class ParquetReader:
         """Returns the chunks of a file that cannot meet a condition, by the statistics in its footer."""
         first, last = self.table.first_chunks[number : number + 2].tolist()
         places = self.table.places[first:last].tolist()
-        if _DAMAGED in places:
+        if DAMAGED in places:
             return frozenset()
         self.check_columns(number, where.columns)
         metadata = self.footer(number)
@@ -162,23 +137,16 @@ class ParquetReader:
 
     def check_columns(self, number: int, columns: Sequence[str]) -> None:
         """Refuses top-level columns that a file does not have once, and a footer that cannot give them."""
-        if (number, *columns) in self._checked:
-            return
+        self._checked.get((number, *columns), lambda: self._check_columns(number, columns))
+
+    def _check_columns(self, number: int, columns: Sequence[str]) -> bool:
         metadata, file = self.footer(number), self.table.files[number]
-        names = _schema(metadata).names
-        if wrong := [name for name in columns if names.count(name) != 1]:
-            has = "has no column" if wrong[0] not in names else "has more than one column"
-            raise DataError.explained(
-                f"dataset {self.name!r}: {file.shown} {has} {wrong[0]!r}",
-                got=f"the columns {', '.join(names)}",
-                rule="every file has, once, the columns that are compared, sorted by or shown",
-                cure="name one of these columns",
-            )
+        check_columns(self.name, file, _schema(metadata).names, columns)
         try:
             check_groups(metadata, _leaves(metadata, columns))
         except _FooterFault as fault:
             raise self._unreadable(file, fault) from None
-        self._checked.add((number, *columns))
+        return True
 
     def _read_columns(self, number: int, file: DataFile, chunk: int, columns: list[str]) -> Any:
         """Returns the columns of a row group, each read in one range."""
@@ -194,23 +162,13 @@ class ParquetReader:
 
     def footer(self, number: int) -> Any:
         """Returns the parsed footer of a file, of which the last few are kept."""
-        with self._lock:
-            metadata = self._metadata.get(number)
-        if metadata is None:
-            file = self.table.current(number, self._sample)
-            try:
-                metadata = parse_footer(self._ends(file)[0])
-            except _FooterFault as fault:
-                raise self._unreadable(file, fault) from None
-            with self._lock:
-                self._metadata[number] = metadata
-                while len(self._metadata) > _NUM_FOOTERS:
-                    self._metadata.popitem(last=False)
-        return metadata
+        return self._footers.get(number, lambda: self._read_footer(self._file(number)))
 
-    def identity(self) -> dict[str, Any]:
-        """Returns the kind, the counts and the hash of the ends of each file."""
-        return self.table.identity
+    def _read_footer(self, file: DataFile) -> Any:
+        try:
+            return parse_footer(self._ends(file)[0])
+        except _FooterFault as fault:
+            raise self._unreadable(file, fault) from None
 
 
 class _FooterFault(Exception):
@@ -221,23 +179,8 @@ class _NoDataError(Exception):
     """Data was asked for, so the metadata was in order."""
 
 
-class _NoData(io.RawIOBase):
-    """A file without data."""
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return offset
-
-    def tell(self) -> int:
-        return 1 << 40
-
-    def read(self, size: int = -1, /) -> bytes:
-        raise _NoDataError
+def _no_data(start: int, size: int) -> bytes:
+    raise _NoDataError
 
 
 class _Window(io.RawIOBase):
@@ -282,8 +225,8 @@ def parse_footer(footer: bytes) -> Any:
     """Returns the metadata of a Parquet file from its footer."""
     try:
         return pq.read_metadata(pa.BufferReader(footer))
-    except (pa.ArrowException, OSError) as error:
-        raise _FooterFault(_first_line(error)) from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # names of columns are UTF-8
+        raise _FooterFault(first_line(error)) from None
 
 
 def check_groups(metadata: Any, leaves: Sequence[int]) -> None:
@@ -293,14 +236,14 @@ def check_groups(metadata: Any, leaves: Sequence[int]) -> None:
     """
     if not leaves:
         return
-    with pq.ParquetFile(pa.PythonFile(_NoData(), "r"), metadata=metadata) as source:
+    with pq.ParquetFile(pa.PythonFile(_Window(_no_data, 1 << 40), "r"), metadata=metadata) as source:
         for group in range(metadata.num_row_groups):
             try:
                 source.reader.read_row_group(group, column_indices=list(leaves), use_threads=False)
             except _NoDataError:
                 continue
             except (pa.ArrowException, OSError) as error:
-                raise _FooterFault(_first_line(error)) from None
+                raise _FooterFault(first_line(error)) from None
 
 
 def _schema(metadata: Any) -> Any:
@@ -327,7 +270,3 @@ def _range(column: Any) -> tuple[int, int]:
 
 def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
-
-
-def _first_line(error: object) -> str:
-    return (str(error).strip() or repr(error)).splitlines()[0][:200]

@@ -15,23 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon import retries
-from zephon.errors import Fault, shorten
+from zephon.errors import Fault
 from zephon.files import check_file, read_range, sample
 from zephon.paths import DataFile
-from zephon.readers.base import Chunks, Origin, Texts, num_within
+from zephon.readers.base import Chunks, Origin, Texts, not_utf8, num_within
 from zephon.readers.expanded import Expanding, is_compressed
-from zephon.readers.table import NUM_THREADS, ChunkTable, Progress
+from zephon.readers.lines import BYTE_ORDER_MARK
+from zephon.readers.table import NUM_THREADS, ChunkTable, Progress, TableReader
 
 CHUNK_BYTES = 1 << 20
 CHUNK_FILES = 1000
 _FILES_TOGETHER = 16
 _LOOKED_AT_TOGETHER = 64
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Int64 = NDArray[np.int64]
 
 
-class PlainReader:
+class PlainReader(TableReader):
     """Documents that are whole files of UTF-8; compressed ones are expanded."""
 
     def __init__(self, origin: Origin) -> None:
@@ -52,9 +52,8 @@ class PlainReader:
         """Returns the documents at (chunk[i], record[i]), as asked; `max_bytes` counts UTF-8."""
         wanted = self._firsts[chunk] + record
         numbers = wanted[: num_within(self._sizes[wanted], max_bytes)].tolist()  # expanded, they only grow
-        files = [self.table.current(number, lambda file: sample(self.name, file)) for number in numbers]
         out, total = Texts([]), 0
-        with closing(self._read_all(files)) as contents:
+        with closing(self._read_all([self._file(number) for number in numbers])) as contents:
             for i, content in enumerate(contents):
                 found = content if isinstance(content, Fault) else _text(content)
                 if isinstance(found, Fault):
@@ -87,21 +86,16 @@ class PlainReader:
         """Returns the file's name, and 0: it is the only document in it."""
         return self.table.labels[int(self._firsts[chunk]) + record], 0
 
-    def identity(self) -> dict[str, Any]:
-        """Returns the kind, the count and a sample of each file."""
-        return self.table.identity
-
     def close(self) -> None:
         """Does nothing: a file is open only while it is read."""
 
 
 def _text(raw: bytes) -> str | Fault:
-    raw = raw.removeprefix(_BYTE_ORDER_MARK)
+    raw = raw.removeprefix(BYTE_ORDER_MARK)
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        got = f"byte 0x{raw[error.start]:02x} at {error.start} of {shorten(raw[:80])}"
-        return Fault("not_utf8", got, "a file of plain text is UTF-8")
+        return not_utf8(raw, error.start, "a file of plain text")
 
 
 def _file_table(origin: Origin) -> ChunkTable:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from zephon import retries
 from zephon.cachefiles import replace_file
 from zephon.errors import DataError
-from zephon.files import rewritten, stamped, touched_ns
+from zephon.files import rewritten, sample, stamped, touched_ns
 from zephon.paths import DataFile
 from zephon.readers.base import Chunks, Origin, labels
 
@@ -31,6 +31,8 @@ NUM_THREADS = 8
 """Files looked at together; most of the time is spent waiting for them."""
 CONTENT_STAMPS = ("blob_id", "xet_hash", "md5Hash", "content_md5")
 """Kinds of `etag` that are hashes of the content."""
+DAMAGED = -1
+"""The place of the one record that stands for what cannot be read: a file, or what follows a damage."""
 _VERSION = 2
 
 Int64 = NDArray[np.int64]
@@ -53,6 +55,17 @@ class Scan:
     """(c,) weight of each chunk, the same on every machine."""
     sample: str
     """Hash of some of the file's bytes, for the lock."""
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[tuple[int, int, int]], sample: str) -> Scan:
+        """Returns the scan of chunks given as (place, documents, weight)."""
+        places, num_documents, num_bytes = np.array(rows, np.int64).reshape(len(rows), 3).T.copy()
+        return cls(places=places, num_documents=num_documents, num_bytes=num_bytes, sample=sample)
+
+    @classmethod
+    def damaged(cls, sample: str) -> Scan:
+        """Returns the scan of a file that is one bad record."""
+        return cls.from_rows([(DAMAGED, 1, 1)], sample)
 
 
 @dataclass(frozen=True)
@@ -151,6 +164,37 @@ class ChunkTable:
             "num_documents": sum(self.num_records),
             "files": [[file.name, file.size_bytes, num, sample] for file, num, sample in rows],
         }
+
+
+class TableReader:
+    """What readers of files have alike: what their table says, and files as they stand."""
+
+    name: str
+    table: ChunkTable
+
+    def chunks(self) -> Chunks:
+        """Returns the chunks of all files, in file order."""
+        return self.table.chunks()
+
+    def where(self, chunk: int, record: int) -> tuple[str, int]:
+        """Returns the file's name and the record's number in it."""
+        return self.table.where(chunk, record)
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the kind, the counts and a sample of each file."""
+        return self.table.identity
+
+    def _sample(self, file: DataFile) -> str:
+        return sample(self.name, file)
+
+    def _file(self, number: int) -> DataFile:
+        """Returns a file with its stamps, compared with its sample where it was touched."""
+        return self.table.current(number, self._sample)
+
+    def _file_of(self, chunk: int) -> tuple[int, DataFile]:
+        """Returns the number of the chunk's file, and the file as `_file` gives it."""
+        number = self.table.file_of(chunk)
+        return number, self._file(number)
 
 
 def open_table(

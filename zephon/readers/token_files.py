@@ -19,10 +19,19 @@ from zephon.descriptors import Descriptor
 from zephon.errors import DataError, Fault
 from zephon.files import changed, check_file, check_unchanged, open_unchanged, read_range, sample
 from zephon.paths import DataFile
-from zephon.readers.arrays import MAX_TOKEN
-from zephon.readers.base import TOKEN, Chunks, Column, Origin, RandomReader, Reader, Texts, Tokens
-from zephon.readers.kept import Shared
-from zephon.readers.table import Advance, ChunkTable, Scan, file_key, open_table, with_stamps
+from zephon.readers.arrays import MAX_TOKEN, column_of_ids
+from zephon.readers.base import TOKEN, Column, Origin, RandomReader, Reader, Texts, Tokens
+from zephon.readers.kept import Remade, Shared
+from zephon.readers.table import (
+    DAMAGED,
+    Advance,
+    ChunkTable,
+    Scan,
+    TableReader,
+    file_key,
+    open_table,
+    with_stamps,
+)
 from zephon.views import View, Views
 
 CHUNK_TOKENS = 1 << 18
@@ -33,8 +42,6 @@ SCAN_DOCUMENTS = 1 << 20
 """Boundaries looked at together by a scan."""
 DTYPES = ("uint16", "uint32", "int16", "int32", "int64")
 """Types of token ids, little-endian; the place of a chunk holds the number of its file's."""
-_DAMAGED = -1
-"""The place of the one record that stands for a file of which the boundaries cannot be used."""
 _SCATTERED = 8
 _PLACE_BITS = 4
 _DAMAGED_FAULT = Fault(
@@ -126,15 +133,14 @@ def open_token_files(origin: Origin, layout: Layout) -> Reader | RandomReader:
             check_file(name, file)
             if not skip:
                 raise _unusable(name, layout.beside(file), file, misfit) from None
-            one = np.ones(1, np.int64)
-            found = Scan(places=one * _DAMAGED, num_documents=one, num_bytes=one, sample="")
+            found = Scan.damaged("")
         return replace(found, sample=_sample(name, layout, file))
 
     def key(file: DataFile) -> Sequence[object]:
         return [*layout_key(origin, layout, file), skip]
 
     table = open_table(origin, layout.kind, scan, key=key, by_bytes=False)
-    marks = np.flatnonzero(np.bincount(table.places[table.places != _DAMAGED] & 15, minlength=16))
+    marks = np.flatnonzero(np.bincount(table.places[table.places != DAMAGED] & 15, minlength=16))
     is_local = not any(file.is_remote for file in table.files)
     if is_local and len(marks) <= 1 and not (marks & _SCATTERED).any():
         dtype = np.dtype(DTYPES[int(marks[0])]).newbyteorder("<") if len(marks) else TOKEN
@@ -147,31 +153,29 @@ def layout_key(origin: Origin, layout: Layout, file: DataFile) -> list[object]:
     return [origin.dataset.dtype, *file_key(with_stamps(origin.dataset.name, layout.beside(file)))]
 
 
-class TokenFiles:
-    """Documents of local files of one type of token ids, read in place."""
+class _LayoutReader(TableReader):
+    """Documents of files of a layout, weighed by 4 bytes a token, whatever a file's type."""
 
     is_tokenized = True
+    _layout: Layout
+
+    def _sample(self, file: DataFile) -> str:
+        return _sample(self.name, self._layout, file)
+
+
+class TokenFiles(_LayoutReader, Remade):
+    """Documents of local files of one type of token ids, read in place."""
+
+    _made = ("_files", "_views")
 
     def __init__(self, origin: Origin, layout: Layout, table: ChunkTable, dtype: np.dtype[Any]) -> None:
         self.name, self.table = origin.dataset.name, table
         self._layout, self._dtype = layout, dtype
-        self._reset()
+        self._make()
 
-    def _reset(self) -> None:
+    def _make(self) -> None:
         self._files = Shared()
         self._views = Views(self._open, self._shrunk)
-
-    def __getstate__(self) -> dict[str, Any]:
-        dropped = ("_files", "_views")
-        return {name: value for name, value in self.__dict__.items() if name not in dropped}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
-
-    def chunks(self) -> Chunks:
-        """Returns the chunks, weighed by 4 bytes a token, whatever a file's type."""
-        return self.table.chunks()
 
     def texts(self, chunk: Int64, record: Int64, max_bytes: int) -> Texts:
         """Refuses: the documents are token ids."""
@@ -183,20 +187,16 @@ class TokenFiles:
         firsts = self.table.first_chunks
         files = np.searchsorted(firsts, chunk[: len(found.lengths)], side="right") - 1
         for number in set(files.tolist()) if len(firsts) > 2 else (int(files[0]),):
-            file = self.table.current(number, self._sample)
-            descriptor = self._descriptor(number, file)
+            file = self._file(number)
+            descriptor = self._descriptor(number, file)  # open as long as it is held
             check_unchanged(self.name, file, descriptor.number)
         return found
 
-    def _sample(self, file: DataFile) -> str:
-        return _sample(self.name, self._layout, file)
-
     def _open(self, chunk: int) -> View:
-        number = self.table.file_of(chunk)
-        file = self.table.current(number, self._sample)
+        number, file = self._file_of(chunk)
         descriptor = self._descriptor(number, file)
         place, count = int(self.table.places[chunk]), int(self.table.num_documents[chunk])
-        if place == _DAMAGED:
+        if place == DAMAGED:
             hot = (None, descriptor.number, np.zeros(2, np.int64).data, True)
             return View(hot, descriptor, {0: _DAMAGED_FAULT}, frozenset(), 0, may_map=False)
         spans = _spans(self.name, self._layout, file, place >> _PLACE_BITS, count)
@@ -214,37 +214,23 @@ class TokenFiles:
         file = self.table.files[self.table.file_of(chunk)]
         return changed(self.name, file.shown, "fewer bytes than when it was opened")
 
-    def where(self, chunk: int, record: int) -> tuple[str, int]:
-        """Returns the file's name and the document's number in it."""
-        return self.table.where(chunk, record)
-
-    def identity(self) -> dict[str, Any]:
-        """Returns the kind, the counts and a sample of each file's tokens and boundaries."""
-        return self.table.identity
-
     def close(self) -> None:
         """Closes the files; a later read opens them again."""
         self._views.clear()
 
 
-class SpooledTokens:
+class SpooledTokens(_LayoutReader):
     """Documents of token ids for the spool, a chunk at a time: one range of its file, if it lies in one."""
-
-    is_tokenized = True
 
     def __init__(self, origin: Origin, layout: Layout, table: ChunkTable) -> None:
         self.name, self.table = origin.dataset.name, table
         self._origin, self._layout = replace(origin, report=None), layout
 
-    def chunks(self) -> Chunks:
-        """Returns the chunks, weighed by 4 bytes a token, whatever a file's type."""
-        return self.table.chunks()
-
     def read(self, chunk: int) -> Column:
         """Returns the documents of a chunk."""
-        file = self.table.current(self.table.file_of(chunk), self._sample)
+        _, file = self._file_of(chunk)
         place, count = int(self.table.places[chunk]), int(self.table.num_documents[chunk])
-        if place == _DAMAGED:
+        if place == DAMAGED:
             return Column.all_faulty(1, _DAMAGED_FAULT)
         dtype = np.dtype(DTYPES[place & (_SCATTERED - 1)]).newbyteorder("<")
         spans = _spans(self.name, self._layout, file, place >> _PLACE_BITS, count)
@@ -264,29 +250,16 @@ class SpooledTokens:
         """Returns what, besides a file itself, decides what is read of it."""
         return layout_key(self._origin, self._layout, self.table.files[number])
 
-    def _sample(self, file: DataFile) -> str:
-        return _sample(self.name, self._layout, file)
-
-    def identity(self) -> dict[str, Any]:
-        """Returns the kind, the counts and a sample of each file's tokens and boundaries."""
-        return self.table.identity
-
 
 def token_column(ids: NDArray[np.integer[Any]], offsets: Int64) -> Column:
     """Returns the column of the documents `ids[offsets[i]:offsets[i + 1]]`; impossible ids are faults."""
-    faults: list[tuple[int, Fault]] = []
+    faults: dict[int, Fault] = {}
     if len(ids) and (ids.min() < 0 or ids.max() > MAX_TOKEN):
-        lengths = np.diff(offsets)
         wrong = np.flatnonzero((ids < 0) | (ids > MAX_TOKEN))
         documents, firsts = np.unique(np.searchsorted(offsets[1:], wrong, side="right"), return_index=True)
-        rule = "token ids are in [0, 2^32)"
         for document, first in zip(documents.tolist(), wrong[firsts].tolist(), strict=True):
-            faults.append((document, Fault("not_tokens", f"the id {ids[first]}", rule)))
-        bad = np.zeros(len(lengths), np.bool_)
-        bad[documents] = True
-        ids = ids[~np.repeat(bad, lengths)]
-        offsets = np.append(0, np.cumsum(np.where(bad, 0, lengths)))
-    return Column(data=ids.astype(TOKEN).tobytes(), offsets=offsets * TOKEN.itemsize, faults=tuple(faults))
+            faults[document] = Fault("not_tokens", f"the id {ids[first]}", "token ids are in [0, 2^32)")
+    return column_of_ids(ids, np.diff(offsets), faults)
 
 
 def _spans(dataset: str, layout: Layout, file: DataFile, first: int, num_documents: int) -> Spans:

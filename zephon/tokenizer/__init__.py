@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,39 +80,6 @@ class TokenizerReport:
     """The token put after every document."""
 
 
-class Encoder(Protocol):
-    """Turns texts into tokens; one encoder may serve several threads at once, and pickles for processes."""
-
-    @property
-    def backend(self) -> str:
-        """Returns `fastokens` or `tokenizers`."""
-
-    @property
-    def bos_id(self) -> int | None:
-        """Returns the id put before every document, or None."""
-
-    @property
-    def eos_id(self) -> int | None:
-        """Returns the id put after every document, or None."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Returns the largest id of the vocabulary plus one, so ids lie in [0, vocab_size)."""
-
-    @property
-    def num_special(self) -> int:
-        """Returns how many of BOS and EOS are put around every document, in [0, 2]."""
-
-    def encode(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Returns (ids, offsets): document i is ids[offsets[i]:offsets[i + 1]], BOS/EOS in it as asked.
-
-        Pure; both arrays may be read-only. A text that is not valid Unicode raises `DataError`.
-        """
-
-    def decode(self, ids: NDArray[Any] | Sequence[int]) -> str:
-        """Returns the text of `ids` for people, special tokens shown; ids out of range are left out."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Library:
     """The functions of a loaded tokenizer library."""
@@ -122,35 +89,44 @@ class _Library:
     token_to_id: Callable[[str], int | None]
 
 
-class FileEncoder:
-    """The encoder of a tokenizer.json; it pickles as its blueprint and is built anew where it arrives."""
+class Encoder:
+    """Turns texts into tokens, as a tokenizer.json says; one encoder may serve several threads at once.
+
+    It pickles as its blueprint and is built anew where it arrives.
+    """
 
     def __init__(self, blueprint: Blueprint, backend: str) -> None:
         self.blueprint = blueprint
         self.backend = backend
-        self.bos_id = blueprint.bos_id
-        self.eos_id = blueprint.eos_id
+        """`fastokens` or `tokenizers`."""
+        self.bos_id, self.eos_id = blueprint.bos_id, blueprint.eos_id
+        """The ids put before and after every document, or None."""
         self.vocab_size = blueprint.vocab_size
-        self.num_special = (blueprint.bos_id is not None) + (blueprint.eos_id is not None)
+        """The largest id of the vocabulary plus one, so ids lie in [0, vocab_size)."""
+        self.num_special = (self.bos_id is not None) + (self.eos_id is not None)
+        """How many of BOS and EOS are put around every document, in [0, 2]."""
         self.backing = _open_fastokens(blueprint) if backend == "fastokens" else _open_reference(blueprint)
 
     def encode(self, texts: list[str]) -> Columns:
-        """Returns (ids, offsets) as `Encoder.encode` says."""
+        """Returns (ids, offsets): document i is ids[offsets[i]:offsets[i + 1]], BOS/EOS in it as asked.
+
+        Pure; both arrays may be read-only. A text that is not valid Unicode raises `DataError`.
+        """
         try:
             return self.backing.encode(texts)
         except (TypeError, ValueError, RuntimeError) as error:
             raise _explain_texts(texts, f"`{self.backend}`: {error}") from error
 
     def decode(self, ids: NDArray[Any] | Sequence[int]) -> str:
-        """Returns the text of `ids` for people, special tokens shown."""
+        """Returns the text of `ids` for people, special tokens shown; ids out of range are left out."""
         return self.backing.decode(ids.tolist() if isinstance(ids, np.ndarray) else list(ids))
 
-    def __reduce__(self) -> tuple[type[FileEncoder], tuple[Blueprint, str]]:
-        return FileEncoder, (self.blueprint, self.backend)
+    def __reduce__(self) -> tuple[type[Encoder], tuple[Blueprint, str]]:
+        return Encoder, (self.blueprint, self.backend)
 
     def __repr__(self) -> str:
         ids = f"vocab_size={self.vocab_size}, bos_id={self.bos_id}, eos_id={self.eos_id}"
-        return f"FileEncoder(backend={self.backend!r}, {ids})"
+        return f"Encoder(backend={self.backend!r}, {ids})"
 
 
 def load_tokenizer(
@@ -272,10 +248,10 @@ def _open_fastokens(blueprint: Blueprint) -> _Library:
     return _Library(encode, decode, tokenizer.token_to_id)
 
 
-def _build_reference(file: TokenizerFile, batches: list[list[str]]) -> tuple[FileEncoder, list[Columns]]:
+def _build_reference(file: TokenizerFile, batches: list[list[str]]) -> tuple[Encoder, list[Columns]]:
     """Returns the encoder of `tokenizers` and what it makes of `batches`."""
     try:
-        encoder = FileEncoder(file.blueprint, "tokenizers")
+        encoder = Encoder(file.blueprint, "tokenizers")
         expected = encode_batches(encoder.encode, batches)
     except Exception as error:
         if type(error) in (Exception, ValueError):  # all that the library raises of its own
@@ -289,8 +265,8 @@ def _build_reference(file: TokenizerFile, batches: list[list[str]]) -> tuple[Fil
 
 
 def _choose(
-    backend: str, reference: FileEncoder, batches: list[list[str]], expected: list[Columns]
-) -> tuple[FileEncoder, str]:
+    backend: str, reference: Encoder, batches: list[list[str]], expected: list[Columns]
+) -> tuple[Encoder, str]:
     """Returns the encoder that serves, and why in one sentence."""
     if backend == "tokenizers":
         return reference, "`tokenizers` serves because it was asked for"
@@ -309,10 +285,10 @@ def _choose(
 
 def _try_fastokens(
     blueprint: Blueprint, batches: list[list[str]], expected: list[Columns]
-) -> tuple[FileEncoder | None, str]:
+) -> tuple[Encoder | None, str]:
     """Returns the `fastokens` encoder if it gives the expected ids, and the reason either way."""
     try:
-        encoder = FileEncoder(blueprint, "fastokens")
+        encoder = Encoder(blueprint, "fastokens")
         got = encode_batches(encoder.backing.encode, batches)
     except ImportError as error:
         return None, f"`fastokens` cannot be imported ({error})"

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from zephon import PARTS, DataError, Recipe
+from zephon import PARTS, DataError, Recipe, ScheduleTable
 from zephon.cli.common import (
     Exit,
     JsonOption,
@@ -29,7 +29,7 @@ from zephon.cli.common import (
 from zephon_curriculum.cli.log import RunArgument, describe, verdict_on, window
 from zephon_curriculum.log.added import check_opens
 from zephon_curriculum.log.amend import Composed, removed_stages
-from zephon_curriculum.log.entries import Accepted
+from zephon_curriculum.log.entries import Refused
 from zephon_curriculum.log.folder import log_of
 from zephon_curriculum.log.history import History
 from zephon_curriculum.log.ops import Add, SkipDocuments, SkipSteps, Weights
@@ -85,6 +85,9 @@ UntilOption = Annotated[
 ]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it stays in the log.")]
 AuthorOption = Annotated[str | None, typer.Option("--author", help="Who; default the user's name.")]
+AgainOption = Annotated[
+    bool, typer.Option("--again", help="Ask once more for what an entry asks for in the same words.")
+]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Only show what it would come to.")]
 WaitOption = Annotated[
     float, typer.Option("--wait", min=0.0, metavar="S", help="Wait for the run's verdict, so many seconds.")
@@ -120,6 +123,7 @@ def amend(
     withdraw: WithdrawOption = None,
     until: UntilOption = None,
     author: AuthorOption = None,
+    again: AgainOption = False,
     dry_run: DryOption = False,
     wait: WaitOption = 0.0,
     steps: StepsOption = None,
@@ -134,16 +138,15 @@ def amend(
     says at each step. What begins within the lead of the run's log (2 steps) after the step at which
     the run is comes too late, and is refused with the first legal step. Exit 1: the run refused it.
     """
-    given = Given(
-        run, at_step, until, reason, author, weights, scale, points, schedule, add, retire, skip_steps,
-        skip_documents, withdraw, trainer_step, not no_check,
+    request = Request(
+        at_step=_counted(at_step, trainer_step), until=_counted(until, trainer_step), weights=weights,
+        scale=scale, points=points, schedule=_schedule(run, schedule), add=_added(run, add, not no_check),
+        retire=tuple(retire or ()), skip_steps=_skipped(skip_steps, trainer_step), again=again,
+        skip_documents=read_documents(skip_documents) if skip_documents else None,
+        withdraw=tuple(withdraw or ()), reason=reason, author=_author() if author is None else author,
     )  # fmt: skip
-    log = log_of(run)
-    draft = make_draft(log, given.request(), newest_step=newest_step(run))
-    entry = None if dry_run else write_proposal(log, draft.proposal)
-    outcome = Outcome(entry.number if entry else None, "", False)
-    if entry is not None and wait:
-        outcome = wait_for(run, entry.number, wait)
+    draft = make_draft(log_of(run), request, newest_step=newest_step(run))
+    outcome = Outcome(None, "", False) if dry_run else send(run, draft, wait)
     if as_json:
         write_json(draft_json(draft) | {"entry": outcome.number, "verdict": outcome.verdict})
     else:
@@ -151,57 +154,36 @@ def amend(
     raise typer.Exit(Exit.DIFFERENT if outcome.is_refused else Exit.OK)
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The options that say what is asked for."""
+def _counted(step: int | None, trainer_step: bool) -> int | None:
+    return None if step is None else step - trainer_step
 
-    run: str
-    at_step: int | None
-    until: int | None
-    reason: str
-    author: str | None
-    weights: str | None
-    scale: str | None
-    points: str | None
-    schedule: Path | None
-    add: Path | None
-    retire: list[str] | None
-    skip_steps: str | None
-    skip_documents: Path | None
-    withdraw: list[int] | None
-    trainer_step: bool
-    checks: bool
-    """Whether to open what is added."""
 
-    def _added(self) -> Mapping[str, Mapping[str, Any]]:
-        """Returns the datasets to add, tried here: a run that cannot open one could not start again."""
-        found, path = read_added(self.add) if self.add else {}, Path(self.run) / RECIPE
-        if found and self.checks and path.exists():
-            recipe = Recipe.from_toml(path)
-            for name, config in found.items():
-                check_opens(recipe, name, config)
-        return found
+def _skipped(text: str | None, trainer_step: bool) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    steps = parse_range(text, option="--skip-steps", first=int(trainer_step))
+    return steps.start, steps.stop
 
-    def request(self) -> Request:
-        """Returns what is asked for, files read, steps counted from 0."""
-        first = 1 if self.trainer_step else 0
-        skipped = self.skip_steps and parse_range(self.skip_steps, option="--skip-steps", first=first)
-        schedule = self.schedule and schedule_of(self.schedule, Recipe.from_toml(Path(self.run) / RECIPE))
-        return Request(
-            at_step=None if self.at_step is None else self.at_step - first,
-            until=None if self.until is None else self.until - first,
-            weights=self.weights,
-            scale=self.scale,
-            points=self.points,
-            schedule=schedule or None,
-            add=self._added(),
-            retire=tuple(self.retire or ()),
-            skip_steps=(skipped.start, skipped.stop) if skipped else None,
-            skip_documents=read_documents(self.skip_documents) if self.skip_documents else None,
-            withdraw=tuple(self.withdraw or ()),
-            reason=self.reason,
-            author=_author() if self.author is None else self.author,
-        )
+
+def _schedule(run: str, path: Path | None) -> ScheduleTable | None:
+    return None if path is None else schedule_of(path, Recipe.from_toml(Path(run) / RECIPE))
+
+
+def _added(run: str, file: Path | None, checks: bool) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the datasets to add, tried here: a run that cannot open one could not start again."""
+    found, path = read_added(file) if file else {}, Path(run) / RECIPE
+    if found and checks and path.exists():
+        recipe = Recipe.from_toml(path)
+        for name, config in found.items():
+            check_opens(recipe, name, config)
+    return found
+
+
+def _author() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user in this container
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,26 +196,20 @@ class Outcome:
     is_refused: bool
 
 
-def _author() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in this container
-        return ""
-
-
-def wait_for(run: str, number: int, seconds: float) -> Outcome:
-    """Returns the verdict on a proposal, once the run gave it or the time is over."""
-    deadline = time.monotonic() + seconds
-    while True:
+def send(run: str, draft: Draft, wait_s: float) -> Outcome:
+    """Writes a proposal; returns the verdict once the run gave it, or what there is when the time is over."""
+    number = write_proposal(log_of(run), draft).number
+    deadline = time.monotonic() + wait_s
+    while wait_s:
         history = History.read(log_of(run))
-        verdict = history.verdicts.get(number)
-        if verdict is not None:
-            why = "" if isinstance(verdict, Accepted) else f": {verdict.why}"
-            said = f"{verdict_on(history, number)}{why}"
-            return Outcome(number, said, not isinstance(verdict, Accepted))
+        if (verdict := history.verdicts.get(number)) is not None:
+            is_refused = isinstance(verdict, Refused)
+            why = f": {verdict.why}" if isinstance(verdict, Refused) else ""
+            return Outcome(number, f"{verdict_on(history, number)}{why}", is_refused)
         if time.monotonic() >= deadline:
-            return Outcome(number, "no verdict yet; it waits for the run, do not send it again", False)
+            return Outcome(number, "no verdict yet; it waits for the run", False)
         time.sleep(POLL_S)
+    return Outcome(number, "", False)
 
 
 def draft_json(draft: Draft) -> dict[str, Any]:
@@ -242,6 +218,7 @@ def draft_json(draft: Draft) -> dict[str, Any]:
         "at_step": draft.proposal.at_step,
         "until": draft.proposal.until,
         "ops": [describe(op) for op in draft.proposal.ops],
+        "repeats": draft.repeats,
         "first_step": draft.first_step,
         "first_legal_step": draft.first_legal,
         "removed_stages": _removed(draft),
@@ -278,7 +255,7 @@ def _named(composed: Composed, shares: Sequence[int]) -> dict[str, float]:
 def plan_lines(run: str, draft: Draft, steps: int | None, estimates: Path | None, measures: bool) -> Any:
     """Returns the table of tokens and epochs before and after; None where the run's length is unknown."""
     from zephon_curriculum.plan import plan
-    from zephon_curriculum.plan_text import comparison_table
+    from zephon_curriculum.plan.text import comparison_table
 
     if not (Path(run) / RECIPE).exists():
         return None
@@ -295,8 +272,8 @@ def plan_lines(run: str, draft: Draft, steps: int | None, estimates: Path | None
 
 def sizes_of(recipe: Recipe, estimates: Path | None, measures: bool) -> Any:
     """Returns the estimates of a file, or of a small sample, or none where the data is not at hand."""
-    from zephon_curriculum.estimate import TokenEstimation
-    from zephon_curriculum.estimates import Estimates
+    from zephon_curriculum.estimation.estimates import Estimates
+    from zephon_curriculum.estimation.measure import TokenEstimation
 
     if estimates is not None:
         return Estimates.read(estimates)
@@ -350,6 +327,8 @@ def draw(draft: Draft, planned: Any, outcome: Outcome) -> None:
             f"the run is past that: it accepts this only if it goes on from an earlier state; else the first "
             f"legal step is {draft.first_legal}"
         )
+    if draft.repeats is not None:
+        write(f"entry {draft.repeats} asks for this in the same words, which counts once; see --again")
     if outcome.number is None:
         write("dry run: nothing was written")
     else:

@@ -10,24 +10,21 @@ from typing import Annotated, Any
 
 import typer
 
-from zephon import PARTS, Recipe
+from zephon import Recipe
 from zephon.cli.common import (
     JsonOption,
     RecipeArgument,
     SetOption,
     Source,
-    add_row,
-    new_table,
-    visible_lines,
+    visible,
     write,
     write_json,
-    write_table,
 )
-from zephon_curriculum.cli.fit import CapOption, FloorOption, SeedOption
+from zephon_curriculum.cli.fit import MaxShareOption, MinShareOption, SeedOption
 from zephon_curriculum.cli.pairs import parse_pairs
-from zephon_curriculum.designs import (
+from zephon_curriculum.laws.designs import (
+    DESIGN_KINDS,
     DIRICHLET,
-    KINDS,
     RATIOS,
     SOBOL,
     Design,
@@ -38,7 +35,7 @@ from zephon_curriculum.designs import (
 
 RunsOption = Annotated[int, typer.Option("--runs", min=1, help="How many runs.")]
 OutOption = Annotated[Path, typer.Option("--out", help="A new folder for the recipes and ratios.csv.")]
-KindOption = Annotated[str, typer.Option("--kind", help=f"{' or '.join(KINDS)}.")]
+KindOption = Annotated[str, typer.Option("--kind", help=f"{' or '.join(DESIGN_KINDS)}.")]
 PriorOption = Annotated[
     str,
     typer.Option(
@@ -53,8 +50,8 @@ def design(
     out: OutOption,
     kind: KindOption = DIRICHLET,
     prior: PriorOption = "",
-    cap: CapOption = None,
-    floor: FloorOption = None,
+    max_share: MaxShareOption = None,
+    min_share: MinShareOption = None,
     seed: SeedOption = 0,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -67,23 +64,25 @@ def design(
     middle = parse_pairs([prior], option="--prior") if prior else _first_weights(base)
     if unknown := [name for name in middle if name not in base.names]:
         raise typer.BadParameter(f"--prior: no dataset is named {unknown[0]!r}; got {', '.join(base.names)}")
-    caps, floors = parse_pairs(cap or (), option="--cap"), parse_pairs(floor or (), option="--floor")
+    most = parse_pairs(max_share or (), option="--max-share")
+    least = parse_pairs(min_share or (), option="--min-share")
     if kind == DIRICHLET:
-        made = dirichlet_design(middle, runs, caps=caps, floors=floors, seed=seed)
+        made = dirichlet_design(middle, runs, max_shares=most, min_shares=least, seed=seed)
     elif kind == SOBOL:
         names = [name for name, weight in middle.items() if weight]
-        made = sobol_design(names, runs, caps=caps, floors=floors, seed=seed)
+        made = sobol_design(names, runs, max_shares=most, min_shares=least, seed=seed)
     else:
-        raise typer.BadParameter(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    warnings = made.warnings()
+        raise typer.BadParameter(f"--kind must be one of {', '.join(DESIGN_KINDS)}, got {kind!r}")
     files = write_design(made, base, out)
     if as_json:
-        write_json(_as_json(made, files, warnings))
+        write_json(_as_json(made, files))
     else:
-        _draw(made, out, warnings)
+        made.shown().write()
+        first, last, where = made.runs[0], made.runs[-1], visible(str(out))
+        write(f"\nwrote {where}: {first}.toml to {last}.toml, and {RATIOS} for `zephon fit`")
 
 
-def _as_json(made: Design, files: list[Path], warnings: list[str]) -> dict[str, Any]:
+def _as_json(made: Design, files: list[Path]) -> dict[str, Any]:
     """Returns the design and what was written as JSON data."""
     runs = {
         run: dict(zip(made.names, shares, strict=True))
@@ -94,22 +93,9 @@ def _as_json(made: Design, files: list[Path], warnings: list[str]) -> dict[str, 
         "seed": made.seed,
         "runs": runs,
         "files": list(map(str, files)),
-        "warnings": warnings,
+        "warnings": made.warnings(),
     }
 
 
 def _first_weights(recipe: Recipe) -> dict[str, float]:
     return dict(zip(recipe.names, map(float, recipe.compile_schedule().at(0)), strict=True))
-
-
-def _draw(made: Design, out: Path, warnings: list[str]) -> None:
-    table = new_table("dataset", "#least", "#mean", "#greatest", "#runs without")
-    for name, column in zip(made.names, zip(*made.shares, strict=True), strict=True):
-        ends = (min(column) / PARTS, sum(column) / len(column) / PARTS, max(column) / PARTS)
-        add_row(table, name, *(f"{share:.1%}" for share in ends), column.count(0))
-    write(f"{len(made.shares)} runs, {made.kind}, seed {made.seed}\n")
-    write_table(table)
-    for warning in warnings:
-        write(visible_lines(f"warning: {warning}"))
-    last = made.runs[-1]
-    write(visible_lines(f"\nwrote {out}: {made.runs[0]}.toml to {last}.toml, and {RATIOS} for `zephon fit`"))

@@ -20,17 +20,12 @@ from zephon.cli.common import (
     RecipeArgument,
     SetOption,
     Source,
-    add_row,
-    new_table,
     visible,
     write,
     write_json,
-    write_table,
 )
-from zephon_curriculum.estimate import CHUNKS, SAMPLE_BYTES, TokenEstimation
-from zephon_curriculum.estimates import DatasetEstimate, Estimates, Quantity
-from zephon_curriculum.figures import short
-from zephon_curriculum.weighing import Pinned
+from zephon_curriculum.estimation.measure import CHUNKS, SAMPLE_BYTES, TokenEstimation
+from zephon_curriculum.estimation.weighing import Pinned
 
 PINNED_RULE = "--pin takes NAME=TOKENS, NAME=N/byte or NAME=N/document"
 
@@ -81,13 +76,15 @@ def estimate(
     )
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
     with LateProgress() as progress, closing(source.open(progress)) as opened:
+        if not as_json:
+            typer.echo(str(asked.cost(opened)), err=True)
         found = asked.measure(opened, report=progress)
     if out is not None:
         found.write(out)
     if as_json:
         write_json(found.to_json())
     else:
-        draw(found)
+        found.shown().write()
         if out is not None:
             write(f"\nwritten to {visible(str(out))}")
 
@@ -109,58 +106,3 @@ def parse_pin(text: str) -> tuple[str, Pinned]:
         return name, Pinned(**{fields[unit]: float(number)})
     except (KeyError, ValueError):
         raise typer.BadParameter(f"{PINNED_RULE}, the number > 0; got {text!r}") from None
-
-
-def draw(found: Estimates) -> None:
-    """Draws the estimates as a table, then what is to be said of them."""
-    headers = ["dataset", "#documents", "#bytes", "#tokens/byte", "#tokens/document", "#tokens in an epoch"]
-    table = new_table(*headers, "how")
-    for one in found.values():
-        add_row(
-            table,
-            one.name,
-            "unknown" if one.documents is None else f"{one.documents:,}",
-            _shown(one.bytes),
-            _shown(one.tokens_per_byte),
-            _shown(one.tokens_per_document),
-            _shown(one.tokens),
-            _how(one),
-        )
-    write_table(table)
-    notes = [(one.name, note) for one in found.values() for note in _notes(one)]
-    if notes:
-        write("")
-    for name, note in notes:
-        write(f"{visible(name)}: {note}")
-
-
-def _notes(one: DatasetEstimate) -> list[str]:
-    quantities = (one.tokens, one.tokens_per_document, one.tokens_per_byte)
-    reasons = {quantity.reason: None for quantity in quantities if quantity is not None and quantity.reason}
-    notes = [f"no interval: {reason}" for reason in reasons if reason != one.note]
-    notes += [one.note] if one.note else []
-    if one.faulty:
-        notes.append(f"{one.faulty:,} of {one.sampled_documents:,} documents looked at cannot be used")
-    return notes
-
-
-def _how(one: DatasetEstimate) -> str:
-    if one.how != "sampled":
-        return one.how
-    chunks = f"{one.sampled_chunks:,}" + ("" if one.num_chunks is None else f"/{one.num_chunks:,}")
-    return f"{one.sampled_documents:,} documents, {chunks} chunks"
-
-
-def _shown(quantity: Quantity | None) -> str:
-    """Returns a quantity as people read it, the half of its interval beside it as a part of it."""
-    if quantity is None:
-        return "unknown"
-    value = short(quantity.value)
-    if quantity.exact:
-        return value
-    if quantity.low is None or quantity.high is None or not quantity.value:
-        return f"{value} +- ?"
-    below, above = (abs(end / quantity.value - 1) for end in (quantity.low, quantity.high))
-    if abs(below - above) < 0.0005:
-        return f"{value} +-{above:.1%}"
-    return f"{value} -{below:.1%} +{above:.1%}"

@@ -47,6 +47,7 @@ def fork(
                 "at_step": step,
                 "head": made.entry.hash,
                 "dropped": list(made.dropped),
+                "ended": [{"entry": number, "step": end} for number, end in made.ended],
                 "state": None if made.state is None else str(made.state),
             }
         )
@@ -54,5 +55,7 @@ def fork(
     write(f"{made.folder}: forked from {run} at step {step} (a trainer logs it as {step + 1})")
     if made.dropped:
         write(f"entries {', '.join(map(str, made.dropped))} begin there or later and do not count")
+    for number, end in made.ended:
+        write(f"entry {number} ends before step {end}: from there on it stood on what does not count")
     write(f"entry {made.entry.number}, head {made.entry.hash[:12]}")
     write(f"next: go on from a checkpoint of at most {step} steps with `run_folder` {made.folder}")

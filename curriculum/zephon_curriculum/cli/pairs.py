@@ -10,20 +10,23 @@ from collections.abc import Sequence
 
 import typer
 
+from zephon_curriculum.log.ops import split_pairs
+
 
 def parse_pairs(texts: Sequence[str], *, option: str) -> dict[str, float]:
     """Returns name -> number of texts such as `web=6,code=4`; refuses a name given twice."""
-    found: dict[str, float] = {}
-    for text in texts:
-        for pair in text.split(","):
-            name, equals, value = (part.strip() for part in pair.rpartition("="))
-            try:
-                number = float(value)
-            except ValueError:
-                number = math.nan
-            if not equals or not name or not math.isfinite(number):
-                raise typer.BadParameter(f"{option} takes NAME=NUMBER,..., got {text!r}")
-            if name in found:
-                raise typer.BadParameter(f"{option} gives {name!r} twice, got {text!r}")
-            found[name] = number
-    return found
+    try:
+        pairs = split_pairs(",".join(texts), option) if texts else {}
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return {name: _number(text, f"{option} {name}") for name, text in pairs.items()}
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise typer.BadParameter(f"{what} takes a finite number, got {text!r}")
+    return number

@@ -7,7 +7,8 @@ file of estimates the lengths are measured, as `zephon estimate` does.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from csv import writer
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from zephon import Constant, Opened, Recipe, ScheduleTable, open_recipe
+from zephon import Constant, Opened, Recipe, ScheduleTable
 from zephon.cli.common import (
     BackendOption,
     CacheOption,
@@ -23,22 +24,18 @@ from zephon.cli.common import (
     LateProgress,
     RecipeArgument,
     SetOption,
-    add_row,
-    new_table,
     visible,
     write,
     write_json,
-    write_table,
 )
-from zephon_curriculum.allocate import cap_schedule
 from zephon_curriculum.cli.pairs import parse_pairs
-from zephon_curriculum.estimate import TokenEstimation
-from zephon_curriculum.estimates import Estimates
-from zephon_curriculum.exact_ends import ExactEnds, exact_ends
-from zephon_curriculum.opening import Opening, folder_of, opened, recipe_of, table_of
-from zephon_curriculum.plan import Effect, Plan
-from zephon_curriculum.plan import plan as make_plan
-from zephon_curriculum.plan_text import comparison_table, head, tables
+from zephon_curriculum.estimation.estimates import Estimates
+from zephon_curriculum.estimation.measure import TokenEstimation
+from zephon_curriculum.opening import Named, Opening, folder_of, opened, recipe_of, table_of
+from zephon_curriculum.plan.allocate import cap_schedule
+from zephon_curriculum.plan.exact_ends import ExactEnds, exact_ends
+from zephon_curriculum.plan.make import plan as make_plan
+from zephon_curriculum.plan.planned import Effect, Plan
 
 StepsOption = Annotated[int | None, typer.Option("--steps", min=1, help="Plan so many steps.")]
 EpochsOption = Annotated[
@@ -163,57 +160,31 @@ def _work(
     recipe = recipe_of(asked.named, asked.how)
     if not (exact or (measures and given is None)):
         return _plans(asked, recipe, None, given)
-    if recipe.total_steps is None and (asked.steps or asked.epochs) and folder_of(asked.named) is None:
-        made = _open_without_length(recipe, asked, progress)
-        try:
-            return _measured(asked, recipe, made, given, exact=exact, progress=progress)
-        finally:
-            made.close()
-    with opened(asked.named, asked.how, progress) as found:
-        return _measured(asked, recipe, found.opened, given, exact=exact, progress=progress)
+    with _data(asked, recipe, progress) as data:
+        estimation = TokenEstimation(cache=asked.how.cache, backend=asked.how.backend)
+        found = _plans(asked, recipe, data, given or estimation.measure(data, report=progress))
+        if not exact:
+            return found
+        of_plan, steps = replace(data, recipe=recipe, table=found.plan.asked_table), found.plan.asked_steps
+        return replace(found, exact=exact_ends(of_plan, max_steps=steps, report=progress))
 
 
-def _open_without_length(recipe: Recipe, asked: _Asked, progress: LateProgress) -> Opened:
-    """Returns the data opened with a constant schedule: the recipe's own may need the run's length."""
-    constant = replace(recipe, schedule=Constant(dict.fromkeys(recipe.names, 1)))
-    return open_recipe(constant, cache=asked.how.cache, backend=asked.how.backend, report=progress)
-
-
-def _measured(
-    asked: _Asked,
-    recipe: Recipe,
-    data: Opened,
-    given: Estimates | None,
-    *,
-    exact: bool,
-    progress: LateProgress,
-) -> _Found:
-    estimation = TokenEstimation(cache=asked.how.cache, backend=asked.how.backend)
-    estimates = given or estimation.measure(data, report=progress)
-    found = _plans(asked, recipe, data, estimates)
-    if not exact:
-        return found
-    steps = found.plan.asked_steps
-    ends = exact_ends(
-        replace(data, recipe=recipe, table=found.plan.asked_table), max_steps=steps, report=progress
-    )
-    return replace(found, exact=ends)
+@contextmanager
+def _data(asked: _Asked, recipe: Recipe, progress: LateProgress) -> Iterator[Opened]:
+    """Gives the opened data; a schedule that cannot be built before the length is known waits."""
+    named: Named = asked.named
+    if recipe.total_steps is None and (asked.steps or asked.epochs) and folder_of(named) is None:
+        named = replace(recipe, schedule=Constant(dict.fromkeys(recipe.names, 1)))
+    with opened(named, asked.how, progress) as found:
+        yield found.opened
 
 
 def _plans(asked: _Asked, recipe: Recipe, data: Opened | None, estimates: Estimates | None) -> _Found:
     """Returns the plan; with bounds, that of the schedule they make, and what differs."""
-    steps = asked.steps
-    if asked.epochs is not None:
-        steps = make_plan(recipe, estimates=estimates, epochs=asked.epochs, steps=steps).asked_steps
-    length = steps or recipe.total_steps
-    built = recipe if recipe.total_steps or length is None else replace(recipe, total_steps=length)
-    is_run = folder_of(asked.named) is not None
-    table = table_of(asked.named, asked.how) if is_run else None
-    source: Recipe | Opened = built
-    if data is not None:
-        own = data.table if recipe.total_steps is not None else built.compile_schedule()
-        source = replace(data, recipe=built, table=own if table is None else table)
-    first = make_plan(source, steps, estimates, rate=asked.rate, table=table)
+    table = None if folder_of(asked.named) is None else table_of(asked.named, asked.how)
+    first = make_plan(
+        recipe, asked.steps, estimates, rate=asked.rate, epochs=asked.epochs, table=table, opened=data
+    )
     if not (asked.caps or asked.floors):
         return _Found(plan=first, comparison=None, exact=None)
     sizes = {n: e.tokens.value for n, e in (estimates or {}).items() if e.tokens is not None}
@@ -225,14 +196,14 @@ def _plans(asked: _Asked, recipe: Recipe, data: Opened | None, estimates: Estima
         first.asked_table, sizes=sizes, total_steps=first.asked_steps, tokens_per_step=recipe.tokens_per_step,
         max_epochs=caps, min_epochs=asked.floors,
     )  # fmt: skip
-    second = make_plan(source, steps, estimates, rate=asked.rate, table=capped)
+    second = make_plan(recipe, first.asked_steps, estimates, rate=asked.rate, table=capped, opened=data)
     return _Found(plan=second, comparison=first.compare(second), exact=None)
 
 
 def _write_files(planned: Plan, pictures: Sequence[Path], csv: Path | None) -> list[Path]:
     """Returns the files that were asked for, written."""
     for path in pictures:
-        from zephon_curriculum.charts import mixture_chart
+        from zephon_curriculum.plan.charts import mixture_chart
 
         mixture_chart(planned, path)
     if csv is not None:
@@ -257,27 +228,11 @@ def _as_json(found: _Found) -> dict[str, Any]:
 def _draw(found: _Found, written: Sequence[Path]) -> None:
     if found.comparison is not None:
         write("the recipe's schedule and the one within the bounds:")
-        write_table(comparison_table(found.comparison))
+        found.comparison.shown().write()
         write("")
-    write(head(found.plan))
-    for table in tables(found.plan):
-        write("")
-        write_table(table)
+    found.plan.shown().write()
     if found.exact is not None:
-        _draw_exact(found.exact)
-    if found.plan.warnings:
         write("")
-    for warning in found.plan.warnings:
-        write(f"warning: {visible(warning)}")
+        found.exact.shown().write()
     for path in written:
         write(f"written to {visible(str(path))}")
-
-
-def _draw_exact(exact: ExactEnds) -> None:
-    table = new_table("dataset", "#first lane ends", "#last lane ends", "#unread tokens", title="exact ends")
-    for end in exact.datasets:
-        ends = ("-" if step is None else f"{step:,}" for step in (end.first, end.last))
-        add_row(table, end.name, *ends, f"{end.unread_tokens:,}")
-    write("")
-    write_table(table)
-    write(f"the run has {exact.num_steps:,} steps" + (", then the data end" if exact.is_over else ""))

@@ -24,6 +24,9 @@ StateOption = Annotated[
         show_default="a run's newest snapshot, else step 0",
     ),
 ]
+AloneOption = Annotated[
+    bool, typer.Option("--alone", help="Of a recipe that ends too: the lane alone, also past the run's end.")
+]
 WidthOption = Annotated[int, typer.Option("--width", min=8, help="Characters of text shown of a piece.")]
 
 

@@ -31,6 +31,8 @@ from zephon_curriculum.log.ops import (
 from zephon_curriculum.log.steps import AmendError, Rule, Shares, Steps, in_parts, merged
 
 Document = tuple[str, str, int]
+FOR_EVER = 1 << 62
+"""A step after all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,14 @@ class Amendment:
     at_step: int
     until: int | None
     ops: tuple[Op, ...]
+
+
+class UnsupportedError(AmendError):
+    """An amendment of the log leaves no mixture on what is below it."""
+
+    def __init__(self, amendment: Amendment, error: AmendError) -> None:
+        super().__init__(f"amendment {amendment.number}, {error}", error.step)
+        self.number = amendment.number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +122,19 @@ class Composed:
         return next((b for a, b in skips_of(self.amendments) if a < step < b), step)
 
     def before(self, step: int) -> Composed:
-        """Returns the schedule of only what begins before `step`."""
+        """Returns the schedule of only what begins before `step`; up to there it is the same.
+
+        An amendment that stood on the rest ends where it leaves no mixture without it.
+        """
         layers = tuple(x for x in self.layers if self.effective(x.from_step) < step or not x.number)
-        amendments = tuple(a for a in self.amendments if self.effective(a.at_step) < step)
+        kept = {a.number: a for a in self.amendments if self.effective(a.at_step) < step}
         base = laid_out(layers, self.names, self.blobs)
-        return replace(self, base=base, layers=layers, amendments=amendments)._again_from(0)
+        while True:
+            found = replace(self, base=base, layers=layers, amendments=tuple(kept.values()))
+            try:
+                return found._again_from(0)
+            except UnsupportedError as error:
+                kept[error.number] = replace(kept[error.number], until=error.step)
 
     def with_names(self, names: tuple[str, ...]) -> Composed:
         """Returns the schedule of more datasets at the end, their shares zero."""
@@ -148,8 +166,12 @@ class Composed:
     def _again_from(self, step: int) -> Composed:
         """Returns the schedule with its amendments put anew on the base, in steps from `step` on."""
         tail = self.base.since(step)
-        for amendment in self.amendments[_first_that_counts(self.amendments, step) :]:
-            tail = _amended(tail, amendment, self.names, self.blobs)
+        for place, amendment in enumerate(self.amendments):
+            for part in _parts_that_count(amendment, self.amendments[place + 1 :]):
+                try:
+                    tail = _amended(tail, part, self.names, self.blobs)
+                except AmendError as error:
+                    raise UnsupportedError(amendment, error) from None
         return replace(self, steps=self.steps.spliced(step, None, tail))
 
 
@@ -183,14 +205,17 @@ def _laid(base: Steps, layer: Layer, names: tuple[str, ...], blobs: Blobs) -> St
 # Amendments -------------------------------------------------------------------------------------------------
 
 
-def _first_that_counts(amendments: Sequence[Amendment], step: int) -> int:
-    """Returns the place of the last amendment that replaces all shares from `step` on; 0 where none does."""
-    for place in reversed(range(len(amendments))):
-        amendment = amendments[place]
-        is_whole = any(isinstance(op, Weights | Replace) for op in amendment.ops)
-        if is_whole and amendment.until is None and amendment.at_step <= step:
-            return place
-    return 0
+def _parts_that_count(amendment: Amendment, later: Sequence[Amendment]) -> list[Amendment]:
+    """Returns an amendment in the steps in which none of the `later` ones says all shares itself."""
+    parts = [(amendment.at_step, amendment.until or FOR_EVER)]
+    for other in later:
+        if any(isinstance(op, Weights | Replace) for op in other.ops):
+            a, b = other.at_step, other.until or FOR_EVER
+            cut = [part for first, last in parts for part in ((first, min(last, a)), (max(first, b), last))]
+            parts = [(first, last) for first, last in cut if first < last]
+    return [
+        replace(amendment, at_step=first, until=None if last == FOR_EVER else last) for first, last in parts
+    ]
 
 
 def _added(amendment: Amendment, names: tuple[str, ...]) -> tuple[str, ...]:

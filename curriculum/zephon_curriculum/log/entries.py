@@ -242,6 +242,21 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
+class UnfinishedError(StateError):
+    """The last file of a log is not written to its end."""
+
+
+def unfinished(where: str) -> UnfinishedError:
+    """Returns the error of a last file that is not whole: it counts for nothing."""
+    return UnfinishedError.explained(
+        f"curriculum log: {where} is not written to its end",
+        got="the begin of an entry, and no file after it",
+        rule="an entry counts once it is whole, and only then another is written after it",
+        cure=f"if nobody writes it any more, remove {where}: no run took it up like that; "
+        "if it was whole once, bring it back",
+    )
+
+
 def broken(where: str, got: str, rule: str) -> StateError:
     """Returns the error of a log that cannot be trusted."""
     return StateError.explained(

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from zephon import ScheduleTable, StateError
@@ -23,9 +23,12 @@ from zephon_curriculum.log.entries import (
     Entry,
     Proposal,
     RecipeChange,
+    UnfinishedError,
     broken,
+    head_of,
     make_entry,
     read_entry,
+    unfinished,
 )
 from zephon_curriculum.log.ops import Replace, SkipDocuments
 from zephon_curriculum.log.store import Store, open_store, probe
@@ -49,12 +52,25 @@ class CurriculumLog:
 
     @property
     def exists(self) -> bool:
-        """Returns whether there is an entry 0."""
-        return self._store.read(_name(0)) is not None
+        """Returns whether there is an entry, be it not the first: such a log is broken, and no new one."""
+        return any(map(ENTRY.fullmatch, self._store.names()))
 
     def probe(self) -> None:
         """Raises StateError where the storage does not create files exclusively."""
         probe(self._store, self.url)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Gives a part of the program in which a write that the storage refuses is explained to people."""
+        try:
+            yield
+        except OSError as error:
+            raise StateError.explained(
+                f"curriculum log {self.url!r} cannot be written",
+                got=str(error),
+                rule="all that is said in a log is a new file in its folder, whole or not there",
+                cure="make room there, or let this user create files in it, and try again",
+            ) from error
 
     def read(self) -> list[Entry]:
         """Returns all entries, oldest first, the chain verified; StateError names the file that breaks it.
@@ -74,30 +90,36 @@ class CurriculumLog:
             name = _name(number)
             if self._store.read(name) is None:  # a listing may lack what came while it was made
                 raise broken(self._where(name), "no such file", "entries are numbered without a gap")
-            previous = entries[-1].hash if entries else ""
-            entries.append(read_entry(self._whole(name), number, previous, self._where(name)))
+            data = self._whole(name, is_last=number == last)
+            entries.append(read_entry(data, number, head_of(entries), self._where(name)))
         if twice := [name for name in found if name != _name(int(name[:-5]))]:
             raise broken(self._where(twice[0]), "a number twice", "every entry has one file")
         return entries
 
-    def read_new(self, number: int, previous: str) -> list[Entry]:
+    def read_new(self, number: int, previous: str) -> tuple[list[Entry], UnfinishedError | None]:
         """Returns the entries from `number` on, which follow the one with the hash `previous`.
 
-        Where there is nothing new it costs one attempt to read a file. One that is not written to its end is
-        left for the next time.
+        And the error of a file after them that is not written to its end, which is left for the next time.
+        Where there is nothing new it costs two attempts to read a file: StateError where the log itself is
+        gone.
         """
         entries: list[Entry] = []
-        while (data := self._store.read(_name(number))) is not None and data.endswith(b"\n"):
+        while (data := self._store.read(_name(number))) is not None:
+            if not data.endswith(b"\n"):
+                return entries, unfinished(self._where(_name(number)))
             entries.append(read_entry(data, number, previous, self._where(_name(number))))
             number, previous = number + 1, entries[-1].hash
-        return entries
+        if number and self._store.read(newest := _name(number - 1)) is None:
+            raise broken(self._where(newest), "no such file", "a run keeps the log that it follows")
+        return entries, None
 
     def append(
         self, body: Body, number: int, previous: str, check: Callable[[Entry], None] | None = None
     ) -> list[Entry]:
         """Writes an entry as the newest, from `number` on; returns what others wrote there first, and it.
 
-        `check` is called with each entry of others, and ends the attempt by raising.
+        What somebody wrote there in the very same words will do. `check` is called with each entry of others,
+        and ends the attempt by raising.
         """
         others: list[Entry] = []
         while True:
@@ -105,21 +127,23 @@ class CurriculumLog:
             if self._store.create(_name(number), entry.to_bytes()):
                 return [*others, entry]
             where = self._where(_name(number))
-            first = read_entry(self._whole(_name(number)), number, previous, where)
-            if first.hash == entry.hash:  # it was written, although the storage said that it had failed
+            first = read_entry(self._whole(_name(number), is_last=True), number, previous, where)
+            if first.hash == entry.hash:  # maybe by this very call, although the storage said that it failed
                 return [*others, first]
             others.append(first)
             if check is not None:
                 check(first)
             number, previous = number + 1, first.hash
 
-    def _whole(self, name: str) -> bytes:
+    def _whole(self, name: str, *, is_last: bool) -> bytes:
         """Returns what a file holds, once it is written to its end."""
         for _ in range(MAX_WAITS):
             data = self._store.read(name)
             if data is not None and data.endswith(b"\n"):
                 return data
             time.sleep(WAIT_S)
+        if is_last:
+            raise unfinished(self._where(name))
         raise broken(self._where(name), "a file without its end", "an entry is written whole")
 
     def _where(self, name: str) -> str:
@@ -127,14 +151,20 @@ class CurriculumLog:
 
     # Big things by hash -----------------------------------------------------------------------------------
 
+    def put(self, blobs: Blobs) -> None:
+        """Writes the big things that are not there, by their hashes."""
+        for table in blobs.tables.values():
+            self.put_table(table)
+        for documents in blobs.documents.values():
+            self.put_documents(documents)
+
     def put_table(self, table: ScheduleTable) -> str:
         """Writes a schedule's table, where it is not there, and returns its hash."""
         return self._put(TABLES, "json", _table_bytes(table))
 
     def put_documents(self, documents: Iterable[Document]) -> str:
         """Writes a list of documents, where it is not there, and returns its hash."""
-        lines = "".join(json.dumps(document) + "\n" for document in sorted(set(documents)))
-        return self._put(DOCUMENTS, "jsonl", lines.encode())
+        return self._put(DOCUMENTS, "jsonl", _documents_bytes(documents))
 
     def _put(self, folder: str, suffix: str, data: bytes) -> str:
         sha = hashlib.sha256(data).hexdigest()
@@ -143,12 +173,8 @@ class CurriculumLog:
 
     def raw_blobs(self, entries: Sequence[Entry]) -> dict[str, str]:
         """Returns the text of each big thing that entries name, by its file; without those not as written."""
-        return self.raw_files(name for entry in entries for name in blob_names(entry.body))
-
-    def raw_files(self, names: Iterable[str]) -> dict[str, str]:
-        """Returns the text of each file named by its hash; without those not as written."""
         found = {}
-        for name in sorted(set(names)):
+        for name in sorted({name for entry in entries for name in blob_names(entry.body)}):
             data = self._store.read(name)
             if data is not None and hashlib.sha256(data).hexdigest() == Path(name).stem:
                 found[name] = data.decode(errors="replace")
@@ -172,9 +198,18 @@ def _table_bytes(table: ScheduleTable) -> bytes:
     return (json.dumps(table.to_json(), separators=(",", ":")) + "\n").encode()
 
 
+def _documents_bytes(documents: Iterable[Document]) -> bytes:
+    return "".join(json.dumps(document) + "\n" for document in sorted(set(documents))).encode()
+
+
 def table_hash(table: ScheduleTable) -> str:
     """Returns the hash under which `put_table` writes a table."""
     return hashlib.sha256(_table_bytes(table)).hexdigest()
+
+
+def documents_hash(documents: Iterable[Document]) -> str:
+    """Returns the hash under which `put_documents` writes a list."""
+    return hashlib.sha256(_documents_bytes(documents)).hexdigest()
 
 
 def blob_names(body: Body) -> list[str]:

@@ -31,6 +31,8 @@ class Forked:
     """That of the fork, the newest of its log."""
     dropped: tuple[int, ...]
     """Proposals and decisions of the parent that do not count, since they begin at the step or later."""
+    ended: tuple[tuple[int, int], ...]
+    """(amendment, step) of those that stood on one dropped: without it they end before the step."""
     state: Path | None
     """The state to begin with, where one was given."""
 
@@ -73,7 +75,9 @@ def fork_run(
     if found is not None:
         write_state_file(found, folder / STATE)
     dropped = tuple(number for number, start in begins.items() if start >= at_step)
-    return Forked(folder, written, dropped, folder / STATE if found is not None else None)
+    untils = {amendment.number: amendment.until for amendment in history.composed.amendments}
+    ended = tuple((a.number, a.until) for a in before.amendments if a.until and a.until != untils[a.number])
+    return Forked(folder, written, dropped, ended, folder / STATE if found is not None else None)
 
 
 def _checked(state: dict[str, object], table: ScheduleTable, at_step: int) -> dict[str, object]:

@@ -152,12 +152,13 @@ class History:
 
     def wanted(self) -> dict[str, Mapping[str, Any]]:
         """Returns by name the tables of the datasets to start with: those added, and those that wait."""
-        waiting = self._waiting()
-        given_up = {op.entry for proposal in waiting for op in proposal.ops if isinstance(op, Withdraw)}
-        found = dict(self.added)
-        for name, config in adds(self.pending[n] for n in sorted({*self.pending} - given_up)).items():
-            found.setdefault(name, config)
-        return found
+        waiting = adds(self.pending[number] for number in self._kept())
+        return self.added | {name: waiting[name] for name in waiting if name not in self.added}
+
+    def _kept(self) -> list[int]:
+        """Returns the proposals that wait and that no other one which waits gives up."""
+        given_up = {op.entry for p in self.pending.values() for op in p.ops if isinstance(op, Withdraw)}
+        return sorted({*self.pending} - given_up)
 
     def _pop(self, number: int) -> Proposal:
         if number not in self.pending:
@@ -171,10 +172,13 @@ class History:
 
     def begins(self) -> dict[int, int]:
         """Returns the first step of every accepted proposal and decision that counts, by number."""
-        found = {
-            n: verdict.from_step for n, verdict in self.verdicts.items() if isinstance(verdict, Accepted)
-        }
-        found |= {n: decision.from_step for n, decision in self._decisions()}
+        found = {n: decision.from_step for n, decision in self._decisions()}
+        for number, verdict in self.verdicts.items():
+            if isinstance(verdict, Accepted):
+                proposal = self.proposal(number)
+                assert proposal is not None
+                withdraws = any(isinstance(op, Withdraw) for op in proposal.ops)
+                found[number] = verdict.from_step if withdraws else proposal.at_step
         counting = (number for number in sorted(found) if number not in self.withdrawn)
         return {number: self.composed.effective(found[number]) for number in counting}
 
@@ -190,6 +194,16 @@ class History:
             if number not in self.withdrawn
             and not any(n > number and step <= decision.from_step for n, step in recipes)
         ]
+
+    def same(self, proposal: Proposal) -> int | None:
+        """Returns the number of a proposal that is equal, and counts or waits for its verdict; or None."""
+        for entry in self.entries:
+            if entry.body == proposal:
+                waits = entry.number in self._kept()
+                accepted = isinstance(self.verdicts.get(entry.number), Accepted)
+                if waits or (accepted and entry.number not in self.withdrawn):
+                    return entry.number
+        return None
 
     def proposal(self, number: int) -> Proposal | None:
         """Returns the proposal of a number, decided or not."""
@@ -258,7 +272,7 @@ def check_proposal(history: History, proposal: Proposal, *, is_new: bool = False
         match op:
             case Add():
                 if op.dataset in names and history.added.get(op.dataset) != op.config:
-                    raise AmendError(f"there is another dataset {op.dataset!r} already; give it another name")
+                    raise AmendError(f"another dataset {op.dataset!r} is there already; give it another name")
                 names = names if op.dataset in names else (*names, op.dataset)
             case Weights():
                 if missing := [name for name in names if name not in dict(op.weights)]:

@@ -7,21 +7,21 @@ at; the past, and the configuration that the fingerprint is over, may not.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 
 from zephon import Recipe, ScheduleTable, StateError
 from zephon_curriculum.log.amend import Blobs, Layer
-from zephon_curriculum.log.entries import Base, Datasets, RecipeChange
+from zephon_curriculum.log.entries import Base, Datasets, Entry, RecipeChange
 from zephon_curriculum.log.folder import CurriculumLog, table_hash
 from zephon_curriculum.log.history import History
-from zephon_curriculum.log.steps import AmendError, Steps, merged
+from zephon_curriculum.log.steps import AmendError, merged
 
 _log = logging.getLogger("zephon")
 
 
-def begin_log(log: CurriculumLog, recipe: Recipe, table: ScheduleTable, lead_steps: int) -> None:
-    """Writes entry 0 of a log that has none."""
+def begin_log(log: CurriculumLog, recipe: Recipe, table: ScheduleTable, lead_steps: int) -> list[Entry]:
+    """Writes entry 0 of a log that has none, and returns it."""
     body = Base(
         names=table.names,
         lead_steps=lead_steps,
@@ -29,7 +29,7 @@ def begin_log(log: CurriculumLog, recipe: Recipe, table: ScheduleTable, lead_ste
         fingerprint=recipe.fingerprint(),
         version=metadata.version("zephon-core"),
     )
-    log.append(body, 0, "", _refuse_second)
+    return log.append(body, 0, "", _refuse_second)
 
 
 def _refuse_second(entry: object) -> None:
@@ -67,69 +67,41 @@ def check_recipe(history: History, recipe: Recipe) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A recipe that says another schedule than the log has of recipes, or more datasets."""
+def recipe_entry(
+    history: History, recipe: Recipe, table: ScheduleTable, step: int
+) -> RecipeChange | Datasets | None:
+    """Returns the entry of what a recipe of `table` says from `step` on, which recipes in the log do not say.
 
-    names: tuple[str, ...]
-    table: str
-    fingerprint: str
-    steps: Steps
-
-    def at(self, history: History, step: int) -> RecipeChange:
-        """Returns the entry of the change from `step` on; refuses one that differs before it."""
-        ours = history.composed.recipe().widened(len(self.names))
-        first = ours.first_difference(self.steps, step)
-        if first is not None:
-            raise StateError.explained(
-                f"the recipe's schedule differs from the run's at step {first}",
-                got=f"shares {self.steps.at(first)} in place of {ours.at(first)}; {step} steps are begun",
-                rule="the past cannot change: an edited recipe may differ from where it goes on",
-                cure=f"restore its weights of the steps before {step}, or go on from a state of step {first} "
-                "or earlier",
-            )
-        entry = RecipeChange(step=step, names=self.names, table=self.table, fingerprint=self.fingerprint)
-        layer = Layer(number=len(history.entries), from_step=step, table=self.table)
-        known = Blobs({self.table: _table(self.names, self.steps)})
-        try:
-            history.composed.with_blobs(known).with_names(self.names).with_layer(layer)
-        except AmendError as error:
-            raise StateError.explained(
-                "the recipe's new schedule and the amendments on it do not go together",
-                got=str(error),
-                rule="amendments act on what the recipe says, and leave a mixture",
-                cure="withdraw the amendment (`zephon amend RUN --withdraw K`) or edit the recipe",
-            ) from None
-        stay = [str(amendment.number) for amendment in history.composed.amendments]
-        _log.warning(
-            "the recipe's schedule replaces the run's from step %d on; %s",
-            step, f"amendments {', '.join(stay)} stay on it" if stay else "no amendment is on it",
-        )  # fmt: skip
-        return entry
-
-
-@dataclass(frozen=True, slots=True)
-class More:
-    """Datasets that the run was started with because proposals add them, whatever the verdict on those."""
-
-    names: tuple[str, ...]
-
-    def at(self, history: History, step: int) -> Datasets:
-        """Returns the entry of them."""
-        return Datasets(step=step, names=self.names)
-
-
-def _table(names: tuple[str, ...], steps: Steps) -> ScheduleTable:
-    return ScheduleTable(names, steps.starts, steps.shares)
-
-
-def recipe_change(history: History, recipe: Recipe, table: ScheduleTable) -> Change | More | None:
-    """Returns how the recipe differs from what the log has of recipes; None where it does not."""
-    steps, composed = merged(table.starts, table.shares), history.composed
-    is_equal = composed.recipe().widened(len(table.names)) == steps
+    None where they do. Datasets that proposals add are no change of its own, whatever the verdict on
+    those. Refuses what changes the past, or leaves no mixture with the amendments on it.
+    """
+    composed, names = history.composed, table.names
+    ours, theirs = composed.recipe().widened(len(names)), merged(table.starts, table.shares)
     has_ended = recipe.controller is None and any(decision.weights for decision in history.decisions())
-    added = {*table.names[len(composed.names) :]} - {*history.wanted()}
-    if is_equal and not has_ended and not added:
-        return None if table.names == composed.names else More(table.names)
-    sha = table_hash(_table(table.names, steps))
-    return Change(table.names, sha, recipe.fingerprint(), steps)
+    if ours == theirs and not has_ended and {*names[len(composed.names) :]} <= {*history.wanted()}:
+        return None if names == composed.names else Datasets(step=step, names=names)
+    if (first := ours.first_difference(theirs, step)) is not None:
+        raise StateError.explained(
+            f"the recipe's schedule differs from the run's at step {first}",
+            got=f"shares {theirs.at(first)} in place of {ours.at(first)}; {step} steps are begun",
+            rule="the past cannot change: an edited recipe may differ from where it goes on",
+            cure=f"restore its weights of the steps before {step}, or go on from a state of step {first} "
+            "or earlier",
+        )
+    sha = table_hash(table)
+    layer = Layer(number=len(history.entries), from_step=step, table=sha)
+    try:
+        composed.with_blobs(Blobs({sha: table})).with_names(names).with_layer(layer)
+    except AmendError as error:
+        raise StateError.explained(
+            "the recipe's new schedule and the amendments on it do not go together",
+            got=str(error),
+            rule="amendments act on what the recipe says, and leave a mixture",
+            cure="withdraw the amendment (`zephon amend RUN --withdraw K`) or edit the recipe",
+        ) from None
+    stay = ", ".join(str(amendment.number) for amendment in composed.amendments)
+    _log.warning(
+        "the recipe's schedule replaces the run's from step %d on; %s",
+        step, f"amendments {stay} stay on it" if stay else "no amendment is on it",
+    )  # fmt: skip
+    return RecipeChange(step=step, names=names, table=sha, fingerprint=recipe.fingerprint())

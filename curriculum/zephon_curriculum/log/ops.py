@@ -33,8 +33,22 @@ def exact(text: str) -> Fraction:
     return number
 
 
-def numbers(given: Mapping[str, object], what: str, *, signed: bool = False) -> Numbers:
+def split_pairs(text: str, what: str) -> dict[str, str]:
+    """Returns name -> number, as text, of `web=6,code=4`; refuses a name given twice."""
+    found: dict[str, str] = {}
+    for pair in text.split(","):
+        name, _, number = (part.strip() for part in pair.rpartition("="))
+        if not name or not number:
+            raise ValueError(f"{what} takes NAME=NUMBER,..., got {text!r}; for instance web=6,code=4")
+        if name in found:
+            raise ValueError(f"{what} gives {name!r} twice, got {text!r}")
+        found[name] = number
+    return found
+
+
+def numbers(given: Mapping[str, object] | str, what: str, *, signed: bool = False) -> Numbers:
     """Returns given numbers as texts; refuses what is no number, or below zero unless `signed`."""
+    given = split_pairs(given, what) if isinstance(given, str) else given
     if not given:
         raise ValueError(f"{what}: at least one dataset must be named, as web=6")
     found = tuple((name, value if isinstance(value, str) else str(value)) for name, value in given.items())

@@ -16,9 +16,9 @@ from typing import Any, TypedDict
 
 from zephon import Recipe, ScheduleTable, last_steps, read_log_files
 from zephon_curriculum.log.added import dataset_of
-from zephon_curriculum.log.amend import Composed, Document, check_schedule
+from zephon_curriculum.log.amend import Blobs, Composed, Document, check_schedule
 from zephon_curriculum.log.entries import Entry, Proposal, body_json, read_body
-from zephon_curriculum.log.folder import CurriculumLog, blob_names, read_blobs
+from zephon_curriculum.log.folder import CurriculumLog, documents_hash, table_hash
 from zephon_curriculum.log.history import History, amended, first_step
 from zephon_curriculum.log.ops import (
     Add,
@@ -54,6 +54,7 @@ class Changes(TypedDict, total=False):
     skip_documents: tuple[Document, ...] | None
     withdraw: tuple[int, ...]
     author: str
+    again: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,8 @@ class Request:
     withdraw: tuple[int, ...] = ()
     reason: str
     author: str = ""
+    again: bool = False
+    """Whether it is asked for once more where a proposal that is equal in all counts or waits already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,11 @@ class Draft:
     """A proposal that can be written, and what it would come to."""
 
     proposal: Proposal
+    blobs: Blobs
+    """The big things that it names; they are written with it."""
+    again: bool
+    repeats: int | None
+    """The entry that asks for the very same, and counts or waits: nothing is written then."""
     before: Composed
     after: Composed
     first_step: int
@@ -94,10 +102,11 @@ class Draft:
 def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None = None) -> Draft:
     """Returns the proposal of a request and its effect; AmendError where the log as it is leaves no such.
 
-    Files that it names are written into the log, by their hash; no entry is.
+    Writes nothing.
     """
     history = History.read(log)
-    ops = tuple(_ops(log, request, history.composed.names))
+    blobs = _blobs(request, history.composed.names)
+    ops = tuple(_ops(request, blobs))
     proposal = as_read(
         Proposal(
             at_step=_at_step(request, history),
@@ -108,11 +117,15 @@ def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None 
         )
     )
     before = history.composed
-    history.use(read_blobs(log.raw_files(blob_names(proposal))))
+    repeats = None if request.again else history.same(proposal)
+    history.use(blobs)
     return Draft(
         proposal=proposal,
+        blobs=blobs,
+        again=request.again,
+        repeats=repeats,
         before=before,
-        after=amended(history, len(history.entries), proposal),
+        after=amended(history, len(history.entries), proposal) if repeats is None else before,
         first_step=first_step(history, proposal),
         first_legal=None
         if newest_step is None
@@ -130,10 +143,17 @@ def as_read(proposal: Proposal) -> Proposal:
     return found
 
 
-def write_proposal(log: CurriculumLog, proposal: Proposal) -> Entry:
-    """Writes a proposal as the newest entry and returns it."""
-    proposal, history = as_read(proposal), History.read(log)
-    return log.append(proposal, len(history.entries), history.head)[-1]
+def write_proposal(log: CurriculumLog, draft: Draft) -> Entry:
+    """Writes a proposal as the newest entry and returns it; or the one that it repeats.
+
+    So what is sent again for want of an answer counts once, whoever wrote in between.
+    """
+    proposal, history = draft.proposal, History.read(log)
+    if not draft.again and (number := history.same(proposal)) is not None:
+        return history.entries[number]
+    with log.writing():
+        log.put(draft.blobs)
+        return log.append(proposal, len(history.entries), history.head)[-1]
 
 
 def newest_step(run: str | os.PathLike[str]) -> int | None:
@@ -155,55 +175,49 @@ def _at_step(request: Request, history: History) -> int:
         return request.at_step
     if request.skip_steps is not None:
         return request.skip_steps[0]
-    begins = history.begins() | {number: waits.at_step for number, waits in history.pending.items()}
-    steps = [begins[number] for number in request.withdraw if number in begins]
-    if steps:
+    begins = history.begins()
+    for number in request.withdraw:
+        if number not in begins and (asked := history.proposal(number)) is not None:
+            begins[number] = asked.at_step
+    if steps := [begins[number] for number in request.withdraw if number in begins]:
         return min(steps)
     raise AmendError("`at_step` is missing: the step from which the change holds")
 
 
-def _ops(log: CurriculumLog, request: Request, names: tuple[str, ...]) -> Iterable[Op]:
+def _blobs(request: Request, names: tuple[str, ...]) -> Blobs:
+    """Returns the big things that a request names, by their hashes."""
+    tables, documents = {}, {}
+    if request.schedule is not None:
+        check_schedule(request.schedule, names)
+        tables[table_hash(request.schedule)] = request.schedule
+    if request.skip_documents is not None:
+        found = tuple(sorted({_document(list(given), "skip_documents") for given in request.skip_documents}))
+        if not found:
+            raise AmendError("the list of documents to skip is empty")
+        documents[documents_hash(found)] = found
+    return Blobs(tables, documents)
+
+
+def _ops(request: Request, blobs: Blobs) -> Iterable[Op]:
     """Yields the ops of a request, in the order in which they act."""
     for number in request.withdraw:
         yield Withdraw(number)
     for name, config in request.add.items():
-        if name in names:
-            raise AmendError(f"dataset {name!r} is there already; datasets have different names")
         dataset_of(name, config)
         yield Add(name, dict(config))
-    if request.schedule is not None:
-        check_schedule(request.schedule, names)
-        yield Replace(log.put_table(request.schedule))
+    yield from map(Replace, blobs.tables)
     if request.weights is not None:
-        yield Weights(numbers(parse(request.weights, "weights"), "weights"))
+        yield Weights(numbers(request.weights, "weights"))
     if request.scale is not None:
-        yield Scale(numbers(parse(request.scale, "scale"), "scale"))
+        yield Scale(numbers(request.scale, "scale"))
     if request.points is not None:
-        yield Points(numbers(parse(request.points, "points"), "points", signed=True))
+        yield Points(numbers(request.points, "points", signed=True))
     for name in request.retire:
         yield Retire(name)
     if request.skip_steps is not None:
         yield SkipSteps(*request.skip_steps)
-    if request.skip_documents is not None:
-        documents = sorted({_document(list(given), "skip_documents") for given in request.skip_documents})
-        if not documents:
-            raise AmendError("the list of documents to skip is empty")
-        yield SkipDocuments(log.put_documents(documents), len(documents))
-
-
-def parse(given: Given, what: str) -> Mapping[str, Any]:
-    """Returns numbers by dataset, of `web=6,code=4` or a mapping."""
-    if not isinstance(given, str):
-        return given
-    found: dict[str, str] = {}
-    for part in given.split(","):
-        name, equals, number = part.rpartition("=")
-        if not equals or not name.strip() or not number.strip():
-            raise ValueError(f"{what} takes NAME=NUMBER,..., got {given!r}; for instance web=6,code=4")
-        if name.strip() in found:
-            raise ValueError(f"{what}: dataset {name.strip()!r} is given twice")
-        found[name.strip()] = number.strip()
-    return found
+    for sha, documents in blobs.documents.items():
+        yield SkipDocuments(sha, len(documents))
 
 
 def read_documents(path: str | os.PathLike[str]) -> tuple[Document, ...]:

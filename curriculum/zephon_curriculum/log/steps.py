@@ -19,6 +19,11 @@ Rule = Callable[[Shares], Shares]
 class AmendError(ValueError):
     """An amendment asks for what no mixture can be."""
 
+    def __init__(self, what: str, step: int | None = None) -> None:
+        """`step` is the first step of which that is so, where it is known."""
+        super().__init__(what)
+        self.step = step
+
 
 def in_parts(values: Sequence[int]) -> Shares:
     """Returns whole numbers that sum to PARTS, in proportion to `values` >= 0; they may not all be zero.
@@ -75,7 +80,7 @@ class Steps:
                 try:
                     known[shares] = rule(shares)
                 except AmendError as error:
-                    raise AmendError(f"at step {start}: {error}") from None
+                    raise AmendError(f"at step {start}: {error}", start) from None
             found.append(known[shares])
         return self.spliced(first, last, merged(inside.starts[:end], found))
 

@@ -11,6 +11,7 @@ import errno
 import os
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,7 +84,20 @@ class LocalStore:
         except OSError as error:
             if error.errno not in NO_LINKS:
                 raise
-            return _create_exclusively(path, data)
+            return self._create_exclusively(path, data)
+        _sync_folder(path.parent)
+        return True
+
+    def _create_exclusively(self, path: Path, data: bytes) -> bool:
+        """Creates a file where there are no hard links; a reader may see a part of it for a moment."""
+        try:
+            file = path.open("xb")
+        except FileExistsError:
+            return False
+        with _no_half(self, os.path.relpath(path, self._folder), data), file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         _sync_folder(path.parent)
         return True
 
@@ -96,17 +110,17 @@ class LocalStore:
         (self._folder / name).unlink(missing_ok=True)
 
 
-def _create_exclusively(path: Path, data: bytes) -> bool:
-    """Creates a file where there are no hard links; a reader may see a part of it for a moment."""
+@contextlib.contextmanager
+def _no_half(store: Store, name: str, data: bytes) -> Iterator[None]:
+    """Gives the part that writes a file created here; where it fails, removes what is not the whole."""
     try:
-        with path.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError:
-        return False
-    _sync_folder(path.parent)
-    return True
+        yield
+    except OSError:
+        with contextlib.suppress(OSError):
+            found = store.read(name)
+            if found is not None and found != data and data.startswith(found):
+                store.remove(name)
+        raise
 
 
 def _sync_folder(folder: Path) -> None:
@@ -142,9 +156,10 @@ class RemoteStore:
         parent = path.rpartition("/")[0]
         self._system.makedirs(parent, exist_ok=True)
         try:
-            with self._system.open(path, "xb") as file:
+            file = self._system.open(path, "xb")
+            with _no_half(self, name, data), file:
                 file.write(data)
-        except FileExistsError:
+        except FileExistsError:  # when it is opened, or on object storage when it is closed
             return False
         return True
 

@@ -80,13 +80,13 @@ def remember_probes(build: Any, cache: Path) -> Any:
 
     It encodes the texts that probe a tokenizer, which takes a second for one without merges.
     """
-    from zephon.tokenizer import FileEncoder
+    from zephon.tokenizer import Encoder
 
     def build_once(file: Any, batches: list[list[str]]) -> Any:
         key = repr((file.file_hash, file.bos_token, file.eos_token, file.blueprint, batches))
         path = cache / f"probe_{hashlib.sha256(key.encode()).hexdigest()}.pickle"
         if path.exists():
-            return FileEncoder(file.blueprint, "tokenizers"), pickle.loads(path.read_bytes())
+            return Encoder(file.blueprint, "tokenizers"), pickle.loads(path.read_bytes())
         encoder, expected = build(file, batches)
         temporary = path.with_suffix(f".{os.getpid()}")
         temporary.write_bytes(pickle.dumps(expected))

@@ -18,6 +18,7 @@ from plugins.torchtitan.tests.corpus import Corpus, words, write_jsonl
 from plugins.torchtitan.tests.fixtures import Titan
 from plugins.torchtitan.tests.logged_run import STEPS, LoggedRun, made_again, propose, verdict, wait_for
 from plugins.torchtitan.tests.ranks import Job
+from plugins.torchtitan.tests.test_ranks import left_over
 from plugins.torchtitan.tests.test_verify import zephon
 from zephon_curriculum.log.added import recipe_of_run
 from zephon_curriculum.log.entries import Accepted, Refused
@@ -137,6 +138,35 @@ def test_all_ranks_are_killed_between_an_amendment_and_its_step(
     titan.call(2, tmp_path, again.take_steps).ok()
     assert run.digests() == fresh
     assert [entry.body.kind for entry in run.log.read()][3:] == ["accepted", "refused"]
+
+
+def unreadable(log: Path) -> None:
+    (log / "000001.json").write_text("no entry\n")
+
+
+def gone(log: Path) -> None:
+    shutil.rmtree(log)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "file"), [(unreadable, "000001.json"), (gone, "000000.json")], ids=["unreadable", "gone"]
+)
+def test_a_log_that_is_spoilt_in_mid_run_ends_all_ranks_with_one_report(
+    titan: Titan, corpus: Corpus, tmp_path: Path, spoil: Callable[[Path], None], file: str
+) -> None:
+    run = LoggedRun(corpus=corpus, folder=tmp_path, dp_world_size=2, pauses=(PAUSE,), prefetch=4)
+    thread = while_it_runs(run, lambda: spoil(run.data / "curriculum"))
+    job = titan.call(2, tmp_path, run.take_steps)
+    thread.join()
+    assert job.codes == (5, 5), job.tail()
+    assert "Traceback" not in job.log
+    assert job.log.count("breaks the chain") == 1
+    report = job.logs[0].partition(
+        "the run ends before step 3 (a trainer that counts from 1 logs it as 4)\n"
+    )[2]
+    assert report.startswith(f"curriculum log: {run.data}/curriculum/{file} breaks the chain\n  got:  ")
+    assert [line[:7] for line in report.splitlines()[1:]] == ["  got: ", "  rule:", "  cure:", "  on:  "]
+    assert not left_over(str(tmp_path))
 
 
 def test_peers_with_the_same_batches_follow_too(

@@ -17,6 +17,8 @@ from zephon import CheckError, Opened, Recipe, ZephonError, check_recipe
 
 REFUSED, STATE = 3, 5
 """Exit codes, as the command line's: a recipe is refused, a state is."""
+REFUSAL = "the run is refused"
+"""The first line of a report."""
 REFUSALS = (ZephonError, ValueError, TypeError, LookupError, OSError)
 """Errors whose message says all; of others the report has the traceback."""
 PROBES = (
@@ -88,25 +90,25 @@ def _short(text: str | None) -> str:
     return "nothing" if text is None else text if len(text) <= 64 else f"{text[:61]}..."
 
 
-def refuse_together(faults: Sequence[str], code: int = REFUSED) -> None:
-    """Ends every rank with `code` where any has faults, after rank 0 wrote them. Collective."""
+def refuse_together(faults: Sequence[str], code: int = REFUSED, what: str = REFUSAL) -> None:
+    """Ends every rank with `code` where any has faults, after rank 0 wrote them below `what`. Collective."""
     found = gather(list(faults))
     if not any(found):
         return
     if num_ranks() == 1 or distributed.get_rank() == 0:
-        sys.stderr.write(report(found) + "\n")
+        sys.stderr.write(report(found, what) + "\n")
         sys.stderr.flush()
     gather(None)  # nobody ends, and has the launcher end the others, before that is written
     sys.exit(code)
 
 
-def report(found: Sequence[Sequence[str]]) -> str:
+def report(found: Sequence[Sequence[str]], what: str = REFUSAL) -> str:
     """Returns the faults of all ranks as one text; a fault that several ranks have is there once."""
     ranks: dict[str, list[int]] = {}
     for rank, faults in enumerate(found):
         for fault in faults:
             ranks.setdefault(fault, []).append(rank)
-    lines = ["the run is refused"]
+    lines = [what]
     for fault, having in ranks.items():
         where = "all ranks" if len(having) == len(found) else f"ranks {', '.join(map(str, having))}"
         lines.append(f"{fault}\n  on:   {where}" if len(found) > 1 else fault)

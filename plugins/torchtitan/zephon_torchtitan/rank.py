@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,12 +25,13 @@ from torch import distributed
 from zephon import Batch, Loader, LoaderOptions, Opened, Recipe, StateError, open_recipe
 from zephon_torchtitan.launch import broadcast, check_tokenizer, compare_ranks, gather, num_ranks, together
 from zephon_torchtitan.recipes import check_allowances
-from zephon_torchtitan.updates import find_log, is_first, tell
+from zephon_torchtitan.updates import EndsTogether, find_log, is_first, tell
 
 OPTIONS = ("workers", "executor", "prefetch", "pin_memory", "cache", "run_folder", "replay")
 """What the config of every adapter has under the name that `LoaderOptions` gives it."""
 BEGAN_AT = "began_at"
 """What a state has besides the loader's own."""
+Taken = TypeVar("Taken")
 
 
 class RankLoader:
@@ -64,7 +65,7 @@ class RankLoader:
         opened = together(lambda: _open(recipe, options, tokenizer, lock))
         self.updates: Any = None if log is None else log.follow(opened, options.worker_timeout_s)
         """What the run follows: `zephon.ScheduleUpdates` and what is written down of a controller."""
-        options = replace(options, updates=self.updates)
+        options = replace(options, updates=None if log is None else EndsTogether(self.updates))
         self.loader = together(lambda: Loader(opened, options, owns_opened=True))
         state = self.loader.state_dict()
         compare_ranks(_texts(json.loads(state["lock"])) | {"schedule": opened.table.hash()})
@@ -101,9 +102,7 @@ class RankLoader:
         if self.refusal is not None:
             raise StateError(self.refusal)
         while True:
-            started = time.perf_counter()
-            batch = next(self.loader, None)
-            self.wait_s += time.perf_counter() - started
+            batch = self._timed(lambda: next(self.loader, None))
             if batch is None:
                 if self.recipe.when_exhausted == "pad":
                     self.loader.close()  # a trainer builds one for each validation and closes none
@@ -133,10 +132,18 @@ class RankLoader:
 
     def has_next(self) -> bool:
         """Returns whether another step can be taken on all ranks; for finite recipes a collective call."""
+        return self._timed(self.loader.has_next)
+
+    def _timed(self, take: Callable[[], Taken]) -> Taken:
+        """Returns what the loader gives, and adds to what was waited; its workers end where it fails."""
         started = time.perf_counter()
-        there = self.loader.has_next()
+        try:
+            taken = take()
+        except BaseException:
+            self.loader.close()
+            raise
         self.wait_s += time.perf_counter() - started
-        return there
+        return taken
 
     def look(self) -> None:
         """Begins the next interval of what is measured."""

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import distributed
 
-from zephon import PARTS, LoaderOptions, Opened, Recipe, StateError, find_plugin
+from zephon import PARTS, LoaderOptions, Opened, Recipe, ScheduleTable, StateError, find_plugin
 from zephon_torchtitan.launch import (
     REFUSALS,
     REFUSED,
@@ -65,13 +65,43 @@ class RunLog:
         try:
             found = self.open(opened, folder, is_first=is_first(), share=share)
         except REFUSALS as error:  # on all ranks: what ends rank 0 there is shared
-            faults = [str(error)] if is_first() or not str(error).startswith("rank 0: ") else []
+            faults = [] if _is_told(error) else [str(error)]
             code = STATE if isinstance(error, StateError) else REFUSED
         if faults or code:
             opened.close()
         codes = gather(code)
         refuse_together(faults, codes[0] or max(codes))
         return found
+
+
+class EndsTogether:
+    """The updates of a rank as its loader has them: what rank 0 cannot do ends all ranks with one report."""
+
+    def __init__(self, updates: Any) -> None:
+        self._updates = updates
+        self.lead_steps: int = updates.lead_steps
+        self.head: str = updates.head
+
+    def update(self, step: int) -> ScheduleTable | None:
+        """Returns the table in force from `step` on, or None where nothing changes."""
+        table: ScheduleTable | None = self._updates.update(step)
+        return table
+
+    def exchange(self, step: int) -> None:
+        """Agrees with all ranks; where rank 0 cannot, all of them end. Collective."""
+        try:
+            self._updates.exchange(step)
+        except REFUSALS as error:
+            if is_first() or _is_told(error):  # else it is of this rank alone
+                what = f"the run ends before step {step} (a trainer that counts from 1 logs it as {step + 1})"
+                refuse_together([] if _is_told(error) else [str(error)], STATE, what)
+            raise
+        self.head = self._updates.head
+
+
+def _is_told(error: BaseException) -> bool:
+    """Returns whether it is an error of rank 0 as the other ranks hear of it."""
+    return str(error).startswith("rank 0: ")
 
 
 def find_log(recipe: Recipe, options: LoaderOptions, *, amendments: bool, sees_losses: bool) -> RunLog | None:

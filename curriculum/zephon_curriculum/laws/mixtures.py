@@ -1,0 +1,94 @@
+"""Mixtures as ratios, the limits of their shares, and whether a set of them tells datasets apart.
+
+Upstream: weights and shares that users give. Downstream: the other modules of this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from zephon.cli.common import add_row, new_table
+
+RANK_TOLERANCE = 1e-3
+"""Mixtures that differ by less than this part of the largest singular value differ by nothing."""
+
+Floats = NDArray[np.float64]
+
+
+def ratios_of(weights: Mapping[str, float], names: Sequence[str], where: str) -> Floats:
+    """Returns weights of any sum as ratios in the order of `names`."""
+    if unknown := [name for name in weights if name not in names]:
+        raise ValueError(f"{where}: no dataset is named {unknown[0]!r}; the datasets are {', '.join(names)}")
+    if missing := [name for name in names if name not in weights]:
+        raise ValueError(f"{where}: no weight for {missing[0]!r}; write {missing[0]}=0 to leave it out")
+    values = np.array([weights[name] for name in names], np.float64)
+    if not np.isfinite(values).all() or (values < 0).any() or not values.any():
+        raise ValueError(f"{where}: weights must be finite, >= 0 and not all 0, got {dict(weights)}")
+    return np.asarray(values / values.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareLimits:
+    """What a mixture must keep: low <= ratios <= high."""
+
+    low: Floats
+    high: Floats
+
+    def project(self, ratios: Floats) -> Floats:
+        """Returns the nearest mixture that keeps the limits."""
+        below, above = float((ratios - self.high).min()) - 1, float((ratios - self.low).max()) + 1
+        for _ in range(100):
+            middle = (below + above) / 2
+            if np.clip(ratios - middle, self.low, self.high).sum() > 1:
+                below = middle
+            else:
+                above = middle
+        return np.clip(ratios - (below + above) / 2, self.low, self.high)
+
+
+def make_limits(
+    names: Sequence[str], max_shares: Mapping[str, float], min_shares: Mapping[str, float]
+) -> ShareLimits:
+    """Returns the limits of the shares; refuses those that no mixture keeps, and says by how much."""
+    for what, given in (("max share", max_shares), ("min share", min_shares)):
+        for name, value in given.items():
+            if name not in names:
+                raise ValueError(f"{what}: no dataset is named {name!r}; the datasets are {', '.join(names)}")
+            if not 0 <= value <= 1:
+                raise ValueError(f"the {what} of {name!r} must be in [0, 1], got {value!r}")
+    low = np.array([min_shares.get(name, 0.0) for name in names])
+    high = np.array([max_shares.get(name, 1.0) for name in names])
+    for name, least, most in zip(names, low, high, strict=True):
+        if least > most:
+            raise ValueError(f"the min share of {name!r}, {least:g}, is above its max share, {most:g}")
+    if high.sum() < 1 - 1e-12:
+        raise ValueError(f"max shares must sum to 1 or more, got {high.sum():g}: {1 - high.sum():g} short")
+    if low.sum() > 1 + 1e-12:
+        raise ValueError(f"min shares must sum to 1 or less, got {low.sum():g}: {low.sum() - 1:g} too much")
+    return ShareLimits(low=low, high=high)
+
+
+def unmixed(ratios: Floats, names: Sequence[str]) -> str:
+    """Returns why mixtures cannot tell the datasets apart, or nothing where they can."""
+    singular = np.linalg.svd(ratios, compute_uv=False)
+    rank = int((singular > RANK_TOLERANCE * singular[0]).sum())
+    if rank >= len(names):
+        return ""
+    still = [name for name, column in zip(names, ratios.T, strict=True) if np.ptp(column) <= RANK_TOLERANCE]
+    if still:
+        return f"all have the same share of {', '.join(still)}"
+    return f"their mixtures vary in {rank - 1} ways, and {len(names)} datasets take {len(names) - 1}"
+
+
+def spread_table(names: Sequence[str], ratios: Floats) -> Table:
+    """Returns a table of how the shares of mixtures spread."""
+    table = new_table("dataset", "#least", "#mean", "#greatest", "#runs without")
+    for name, column in zip(names, ratios.T, strict=True):
+        ends = (f"{share:.1%}" for share in (column.min(), column.mean(), column.max()))
+        add_row(table, name, *ends, int((column == 0).sum()))
+    return table

@@ -1,0 +1,189 @@
+"""A swarm: small runs of different mixtures, what each was mixed of and the losses it reached.
+
+Upstream: `designs.py`, which says what the runs read, and two CSV files: `run,web,code,...` with the ratios,
+`run,TARGET,...` with the losses. Downstream: `fit.py`, which fits losses to ratios.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from zephon.cli.common import add_row, new_table
+from zephon_curriculum.laws.mixtures import Floats, spread_table, unmixed
+from zephon_curriculum.results import Readable, Shown
+
+RUN = "run"
+"""The column that names the runs."""
+SUM_TOLERANCE = 1e-3
+"""Ratios of a run may miss 1 by so much, as rounded ones do; they are divided by their sum."""
+MAX_LOSS = 1e6
+"""No law is fitted to greater losses, nor to those below its opposite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Swarm(Readable):
+    """Runs, each with its ratios and losses; refuses what no law can be fitted to."""
+
+    names: tuple[str, ...]
+    """The datasets."""
+    runs: tuple[str, ...]
+    ratios: Floats
+    """(runs, datasets); rows sum to 1."""
+    targets: tuple[str, ...]
+    """What the losses were measured on."""
+    losses: Floats
+    """(runs, targets); lower is better."""
+
+    def __post_init__(self) -> None:
+        ratios, losses = np.asarray(self.ratios, np.float64), np.asarray(self.losses, np.float64)
+        num_runs = len(self.runs)
+        for what, values, columns in (("ratios", ratios, self.names), ("losses", losses, self.targets)):
+            if values.shape != (num_runs, len(columns)) or not columns:
+                raise ValueError(
+                    f"`{what}` must be (runs, columns) = ({num_runs}, {len(columns)}), got {values.shape}"
+                )
+            if not np.isfinite(values).all():
+                run, column = np.argwhere(~np.isfinite(values))[0].tolist()
+                raise ValueError(
+                    f"{what} of run {self.runs[run]!r}: {columns[column]!r} must be a finite number, got "
+                    f"{values[run, column]}; leave out a run that diverged"
+                )
+        if (np.abs(losses) > MAX_LOSS).any():
+            run, column = np.argwhere(np.abs(losses) > MAX_LOSS)[0].tolist()
+            raise ValueError(
+                f"losses of run {self.runs[run]!r}: {self.targets[column]!r} must be at most {MAX_LOSS:g}, "
+                f"got {losses[run, column]:g}; leave out a run that diverged"
+            )
+        _refuse_twice(self.runs, "run")
+        _refuse_twice(self.names, "dataset")
+        _refuse_twice(self.targets, "target")
+        object.__setattr__(self, "ratios", _checked(ratios, self.runs, self.names))
+        object.__setattr__(self, "losses", losses)
+        self._refuse_unfit()
+
+    def _refuse_unfit(self) -> None:
+        num_datasets = len(self.names)
+        if num_datasets < 2:
+            raise ValueError(f"a mixing law is of 2 datasets or more, got {self.names}")
+        if len(self.runs) < num_datasets + 2:
+            raise ValueError(
+                f"a law of {num_datasets} datasets has {num_datasets + 1} parameters and takes at least "
+                f"{num_datasets + 2} runs, one more to measure its error by, got {len(self.runs)}; "
+                f"{advised_runs(num_datasets)} are advised"
+            )
+        if told := unmixed(self.ratios, self.names):
+            raise ValueError(f"the runs cannot tell the datasets apart: {told}; run other mixtures too")
+
+    def only(self, targets: Sequence[str]) -> Swarm:
+        """Returns the swarm with these targets alone, in this order."""
+        if unknown := [target for target in targets if target not in self.targets]:
+            raise ValueError(f"no target is named {unknown[0]!r}; the targets are {', '.join(self.targets)}")
+        columns = [self.targets.index(target) for target in targets]
+        return replace(self, targets=tuple(targets), losses=self.losses[:, columns])
+
+    def shown(self) -> Shown:
+        """Returns how the shares and the losses of the runs spread."""
+        losses = new_table("target", "#lowest", "#mean", "#highest")
+        for name, column in zip(self.targets, self.losses.T, strict=True):
+            add_row(losses, name, *(f"{loss:.4f}" for loss in (column.min(), column.mean(), column.max())))
+        return Shown(head=f"{len(self.runs):,} runs", tables=(spread_table(self.names, self.ratios), losses))
+
+
+def advised_runs(num_datasets: int) -> int:
+    """Returns how many runs a law of so many datasets should have."""
+    return 3 * (num_datasets + 1)
+
+
+def read_swarm(
+    ratios: str | os.PathLike[str], losses: str | os.PathLike[str], targets: Sequence[str] = ()
+) -> Swarm:
+    """Returns the swarm of two CSV files, joined by their column `run`; `targets` are columns, default all.
+
+    Refuses a run that only one of the files has, and an empty cell.
+    """
+    ratios, losses = Path(ratios), Path(losses)
+    names, mixed = _read_table(ratios)
+    measured, reached = _read_table(losses)
+    for ours, theirs, where, other in ((mixed, reached, losses, ratios), (reached, mixed, ratios, losses)):
+        if missing := [run for run in ours if run not in theirs]:
+            raise ValueError(
+                f"{where} lacks run {missing[0]!r}, which {other} has ({len(missing)} such); "
+                "leave out of both a run that did not end"
+            )
+    runs = tuple(mixed)
+    swarm = Swarm(
+        names=names,
+        runs=runs,
+        ratios=np.array([mixed[run] for run in runs], np.float64).reshape(len(runs), len(names)),
+        targets=measured,
+        losses=np.array([reached[run] for run in runs], np.float64).reshape(len(runs), len(measured)),
+    )
+    return swarm.only(targets) if targets else swarm
+
+
+def _read_table(path: Path) -> tuple[tuple[str, ...], dict[str, list[float]]]:
+    """Returns (columns, run -> numbers) of a CSV file."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            lines = [line for line in csv.reader(stream) if line]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} must be a CSV file in UTF-8: {error}") from None
+    header = [cell.strip() for cell in lines[0]] if lines else []
+    if RUN not in header or len(header) < 2:
+        raise ValueError(f"{path} must begin with the line `{RUN},NAME,...`, got {','.join(header)!r}")
+    _refuse_twice(header, f"{path}: column")
+    at = header.index(RUN)
+    table: dict[str, list[float]] = {}
+    for cells in lines[1:]:
+        if len(cells) != len(header):
+            raise ValueError(
+                f"{path}: a line has {len(cells)} cells, its header {len(header)}: {','.join(cells)[:60]!r}"
+            )
+        run = cells[at].strip()
+        if run in table:
+            raise ValueError(f"{path} has run {run!r} twice")
+        table[run] = [
+            _number(cell, f"{path}, run {run!r}, column {name!r}")
+            for name, cell in zip(header, cells, strict=True)
+            if name != RUN
+        ]
+    return tuple(name for name in header if name != RUN), table
+
+
+def _number(cell: str, where: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{where} must be a finite number, got {cell[:40]!r}; leave out a run without one")
+    return value
+
+
+def _checked(ratios: Floats, runs: Sequence[str], names: Sequence[str]) -> Floats:
+    """Returns ratios that sum to 1; refuses negative ones, and sums that rounding does not explain."""
+    if (ratios < 0).any():
+        run, column = np.argwhere(ratios < 0)[0].tolist()
+        raise ValueError(
+            f"run {runs[run]!r}: the ratio of {names[column]!r} must be >= 0, got {ratios[run, column]}"
+        )
+    sums = ratios.sum(axis=1)
+    off = np.flatnonzero(np.abs(sums - 1) > SUM_TOLERANCE)
+    if off.size:
+        raise ValueError(
+            f"run {runs[off[0]]!r}: the ratios must sum to 1, got {sums[off[0]]:.6g}; "
+            "divide them by their sum, or add the dataset that is missing"
+        )
+    return np.asarray(ratios / sums[:, None], np.float64)
+
+
+def _refuse_twice(names: Sequence[str], what: str) -> None:
+    if twice := [name for name in names if list(names).count(name) > 1]:
+        raise ValueError(f"{what} {twice[0]!r} is given twice")

@@ -1,0 +1,232 @@
+"""Makes the plan of a run: what is drawn of each dataset, how often it is read, when it ends.
+
+Upstream: a recipe or run, and estimates of its lengths. Downstream: `planned.py`, the result. Reads nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from zephon import Opened, Recipe, ScheduleTable
+from zephon_curriculum.estimation.estimates import DatasetEstimate
+from zephon_curriculum.opening import Named, folder_of, recipe_of, table_of
+from zephon_curriculum.plan.allocate import joined, normalised, steps_for_epochs, whole_shares
+from zephon_curriculum.plan.curve import Curve, phases
+from zephon_curriculum.plan.ends import End, EndModel, Lengths, shape_of
+from zephon_curriculum.plan.planned import Plan, PlannedDataset
+from zephon_curriculum.plan.warnings import Known, warn
+from zephon_curriculum.quantity import Quantity
+
+Sizes = Mapping[str, DatasetEstimate]
+MAX_STEPS = 1 << 40
+"""Parts of 2^20 of so many steps are counted in 64 bits."""
+
+
+def plan(
+    source: Named,
+    steps: int | None = None,
+    estimates: Sizes | None = None,
+    *,
+    rate: float | None = None,
+    epochs: float | Mapping[str, float] | None = None,
+    table: ScheduleTable | None = None,
+    opened: Opened | None = None,
+) -> Plan:
+    """Returns the plan of the first `steps` steps of a recipe or run; pure, nothing is read.
+
+    Without `steps` of the recipe's `total_steps`, or of so many that the datasets have `epochs` epochs: all
+    of them together, or one, as {"math": 3}. Where the recipe has no `total_steps`, schedules that need one
+    are built for `steps`. `estimates` maps names to sizes (`TokenEstimation.measure`); without it epochs and
+    ends are unknown. Opened data, as `source` or as `opened`, make the ends of lanes exact in documents.
+    `table` is taken in place of the schedule, as an amendment would make it. `rate` is in tokens a second.
+    Cost: under a second for 100,000 steps of 20 datasets.
+    """
+    recipe = recipe_of(source)
+    if steps is not None and (type(steps) is not int or steps < 1):
+        raise ValueError(f"`steps` must be a whole number >= 1, got {steps!r}")
+    if rate is not None and not 0 < rate < math.inf:
+        raise ValueError(f"`rate` must be a number of tokens a second > 0, got {rate!r}")
+    if epochs is not None:
+        if steps is not None:
+            raise ValueError("give `steps` or `epochs`, not both: each says how long the run is")
+        steps = _budget(source, recipe, estimates, epochs, table)
+    asked = steps or recipe.total_steps
+    if asked is None:
+        raise ValueError("the recipe has no `total_steps`: give `steps`, or `epochs` with estimates")
+    if asked > MAX_STEPS:
+        raise ValueError(f"a plan has at most {MAX_STEPS:,} steps, got {asked:.3g}; give fewer")
+    own = table is None and folder_of(source) is None
+    if table is None:
+        table = _table(source, recipe, asked)
+    sizes = {name: Lengths.of(estimate) for name, estimate in (estimates or {}).items()}
+    data = source if isinstance(source, Opened) else opened
+    job = _Job(recipe, data, sizes, estimates or {}, table, asked)
+    found = job.run(rate)
+    known = Known(recipe=recipe, estimates=job.estimates, table=table if own else None)
+    return replace(found, warnings=tuple(warn(found, known)))
+
+
+def _table(source: Named, recipe: Recipe, steps: int) -> ScheduleTable:
+    if recipe.total_steps is not None or isinstance(source, Opened):
+        return table_of(source)
+    return table_of(replace(recipe, total_steps=steps) if isinstance(source, Recipe) else source)
+
+
+def _budget(
+    source: Named,
+    recipe: Recipe,
+    estimates: Sizes | None,
+    epochs: float | Mapping[str, float],
+    table: ScheduleTable | None,
+) -> int:
+    """Returns the steps that `epochs` stands for."""
+    wanted = epochs if isinstance(epochs, Mapping) else None
+    if wanted is not None and len(wanted) != 1:
+        raise ValueError(f"`epochs` must be a number, or name one dataset, got {dict(wanted)!r}")
+    sizes = {n: e.tokens.value for n, e in (estimates or {}).items() if e.tokens is not None}
+    names = list(wanted) if wanted else list(recipe.names)
+    if unknown := [name for name in names if name not in recipe.names]:
+        raise ValueError(
+            f"`epochs` names {unknown[0]!r}, which is no dataset; the datasets are {', '.join(recipe.names)}"
+        )
+    if missing := [name for name in names if name not in sizes]:
+        raise ValueError(f"`epochs` needs estimates of the tokens of {missing[0]!r}; measure them first")
+    number = float(next(iter(wanted.values())) if wanted else epochs)  # type: ignore[arg-type]
+    if not 0 < number < math.inf:
+        raise ValueError(f"`epochs` must be a number > 0, got {number!r}")
+    if wanted is None:  # whatever the schedule: each dataset counts once, and every step is full
+        return max(1, -(-int(number * sum(sizes[name] for name in names)) // recipe.tokens_per_step))
+    return steps_for_epochs(table or table_of(source), sizes, recipe.tokens_per_step, number, names)
+
+
+@dataclass(slots=True)
+class _Job:
+    """What one plan works with."""
+
+    recipe: Recipe
+    opened: Opened | None
+    lengths: Mapping[str, Lengths | None]
+    estimates: Sizes
+    table: ScheduleTable
+    asked: int
+
+    def run(self, rate: float | None) -> Plan:
+        recipe = self.recipe
+        ends, table, after = self._ends()
+        steps = self.asked if after is None else min(self.asked, max(1, int(after.value)))
+        curve = Curve(table, recipe.tokens_per_step)
+        datasets = tuple(self._dataset(i, curve, steps, ends.get(i)) for i in range(len(recipe.names)))
+        return Plan(
+            num_steps=steps, asked_steps=self.asked, tokens_per_step=recipe.tokens_per_step,
+            seq_len=recipe.packing.seq_len, table=table, asked_table=self.table,
+            phases=phases(curve, steps), datasets=datasets, ends_after=after,
+            when_exhausted=recipe.when_exhausted, rate=rate, warnings=(),
+        )  # fmt: skip
+
+    def _ends(self) -> tuple[dict[int, End], ScheduleTable, Quantity | None]:
+        """Returns the end of each dataset, the table with what others take over, and when the run ends."""
+        models = dict(self._models())
+        table, ends = self.table, dict[int, End]()
+        while models:
+            curve = Curve(table, self.recipe.tokens_per_step)
+            found = {i: model.end(curve, i, self.asked) for i, model in models.items()}
+            next_ends = [(end.first.value, i) for i, end in found.items() if end.first is not None]
+            if self.recipe.when_exhausted == "stop" or not next_ends:
+                ends |= found
+                afters = [end.after for end in found.values() if end.after is not None]
+                return ends, table, min(afters, key=lambda after: after.value, default=None)
+            _, index = min(next_ends)
+            end = ends[index] = found[index]
+            del models[index]
+            if end.middle is None:  # few lanes end in this run
+                continue
+            rest = _without(table, index, end.middle + 1)
+            if rest is None:
+                is_padded = self.recipe.when_exhausted == "pad"
+                last = None if end.last is None else end.last.map(lambda step: step + 1)
+                return ends | found, table, last if is_padded else end.after
+            table = rest
+        return ends, table, None
+
+    def _models(self) -> list[tuple[int, EndModel]]:
+        found = []
+        for index, dataset in enumerate(self.recipe.datasets):
+            lengths = self.lengths.get(dataset.name)
+            shape = shape_of(self.recipe, index, lengths.documents, self.opened) if lengths else None
+            if lengths and shape:
+                seq_len = self.recipe.packing.seq_len
+                earlier = _earlier(self.recipe, index)
+                found.append(
+                    (index, EndModel(lengths=lengths, shape=shape, seq_len=seq_len, earlier_tokens=earlier))
+                )
+        return found
+
+    def _dataset(self, index: int, curve: Curve, steps: int, end: End | None) -> PlannedDataset:
+        described = self.recipe.datasets[index]
+        parts, skipped = curve.drawn(index, steps), curve.skipped(index, steps)
+        drawn, estimate = curve.tokens(parts), self.estimates.get(described.name)
+        dropped = curve.tokens(skipped)
+        per_document = estimate.tokens_per_document if estimate is not None else None
+        mean = per_document if per_document is not None and per_document.value else None
+        lengths, earlier = self.lengths.get(described.name), _earlier(self.recipe, index)
+        size = None if lengths is None else lengths.tokens
+        num_epochs = described.max_epochs
+        total = None if size is None or num_epochs is None else size.map(lambda tokens: tokens * num_epochs)
+        if total is not None and self.recipe.when_exhausted != "redistribute":  # lanes that have ended pad
+            drawn = min(drawn, max(dropped, round(total.value) - earlier))
+        return PlannedDataset(
+            name=described.name,
+            drawn_tokens=drawn,
+            skipped_tokens=dropped,
+            trained_tokens=self._trained(drawn - dropped, mean),
+            documents=None if mean is None else mean.under(drawn),
+            size_tokens=size,
+            epochs=None if size is None else size.under(drawn + earlier),
+            first_repeat=None if size is None else curve.when(index, size.map(lambda n: n - earlier), steps),
+            max_epochs=described.max_epochs,
+            end=end,
+            unread_tokens=None if total is None else total.map(lambda n: max(0.0, n - drawn - earlier)),
+        )
+
+    def _trained(self, tokens: int, mean: Quantity | None) -> Quantity | None:
+        """Returns the labels that count among `tokens`; None where that is unknown.
+
+        Each piece has one label that does not, at its end: pieces end with documents and with rows.
+        """
+        packing, seq_len = self.recipe.packing, self.recipe.packing.seq_len
+        if not packing.mask_document_ends:
+            return Quantity.exactly(tokens - tokens / seq_len)
+        if packing.kind not in ("wrap", "best_fit") or mean is None:
+            return None
+        cuts = 1 / seq_len if packing.kind == "wrap" else 0.0  # best_fit cuts only what is longer than a row
+        return mean.map(lambda each: tokens * (1 - _lost(1 / each, cuts)) if each else 0.0)
+
+
+def _lost(ends: float, cuts: float) -> float:
+    """Returns the labels lost of each token, where documents and rows end at these rates."""
+    return min(1.0, ends + cuts * (1 - ends))
+
+
+def _earlier(recipe: Recipe, index: int) -> int:
+    """Returns the tokens that earlier phases have drawn of a dataset."""
+    if recipe.continues is None:
+        return 0
+    return sum(lane.tokens[index] for lane in recipe.continues.lanes if index < len(lane.tokens))
+
+
+def _without(table: ScheduleTable, dataset: int, step: int) -> ScheduleTable | None:
+    """Returns the table with the share of `dataset` from `step` on given to the others, in proportion.
+
+    None where no other has a share in some of these steps: then the run ends there.
+    """
+    first = table.phase(step)
+    shares = np.array(table.shares[first:], dtype=np.int64)
+    shares[:, dataset] = 0
+    if not shares.any(axis=1).all():
+        return None
+    fitted = whole_shares(normalised(shares, [1.0] * shares.shape[1]))
+    return joined(table, step, [step, *table.starts[first + 1 :]], fitted)

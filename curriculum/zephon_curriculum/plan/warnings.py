@@ -1,0 +1,139 @@
+"""What a plan has to say about itself: repeats, caps that cannot be met, shares too small to be drawn.
+
+Upstream: a finished `Plan`. Downstream: whoever prints it. Each warning is one line: subject, what, cure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from zephon import PARTS, Recipe, ScheduleTable
+from zephon_curriculum.estimation.estimates import DatasetEstimate
+from zephon_curriculum.figures import shown, shown_steps
+
+if TYPE_CHECKING:
+    from zephon_curriculum.plan.planned import Plan, PlannedDataset
+
+MANY_EPOCHS = 4
+"""Up to about so many epochs repeated data are worth nearly what new data are: Muennighoff et al. 2023,
+arXiv 2305.16264."""
+WORTH_SAYING = 0.01
+"""What stays unread is said where it is at least this part."""
+MAX_LOOKED_AT = 1000
+"""Changes of the schedule whose weights are compared with their shares."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What warnings are drawn from, besides the plan."""
+
+    recipe: Recipe
+    estimates: Mapping[str, DatasetEstimate]
+    table: ScheduleTable | None
+    """The recipe's own table; None where another was put in its place."""
+
+
+def warn(plan: Plan, known: Known) -> Iterator[str]:
+    """Yields the warnings of a plan, those of the run first, then by dataset."""
+    recipe = known.recipe
+    if recipe.total_steps is None:
+        yield f"the recipe has no total_steps; planned are {plan.num_steps:,} steps"
+    if plan.ends_after is not None and plan.ends_after.value < plan.asked_steps:
+        yield _run_ends(plan)
+    if plan.table.starts[-1] >= plan.asked_steps:
+        late = next(s for s in plan.table.starts if s >= plan.asked_steps)
+        yield f"the shares change at step {late:,}, but the run has {plan.asked_steps:,} steps"
+    if recipe.packing.kind != "wrap":
+        kind = recipe.packing.kind
+        yield f"packing {kind!r} pads rows, by how much is unknown: tokens are at most these"
+    if recipe.continues is not None:
+        yield "the phase continues an earlier one: epochs and ends count what that has drawn"
+    for index, dataset in enumerate(plan.datasets):
+        yield from (f"{dataset.name}: {text}" for text in _of_dataset(plan, index, dataset, known))
+    if known.table is not None:
+        yield from _rounded_away(known.table, recipe, plan.asked_steps)
+
+
+def _run_ends(plan: Plan) -> str:
+    after = plan.ends_after
+    assert after is not None
+    ended = [d for d in plan.datasets if d.end is not None and d.end.after == after]
+    text = f"the data end after about {shown_steps(after)} steps, of {plan.asked_steps:,} asked for"
+    if ended:
+        text += f": {ended[0].name} has max_epochs = {ended[0].max_epochs}"
+    cure = "give it less weight or more epochs"
+    if plan.when_exhausted == "stop":
+        cure += ', or set when_exhausted = "redistribute"'
+    return f"{text}; {cure}" if ended else text
+
+
+def _of_dataset(plan: Plan, index: int, dataset: PlannedDataset, known: Known) -> Iterator[str]:
+    if not dataset.drawn_tokens and not any(phase.drawn_tokens[index] for phase in plan.phases):
+        if not any(shares[index] for shares in plan.table.shares):
+            yield "is never drawn: its share is 0 at every step; give it a weight, or remove it"
+        else:
+            yield f"is not drawn in these {plan.num_steps:,} steps"
+        return
+    mean = dataset.documents
+    if mean is not None and mean.value < 1:
+        yield (
+            f"its share is too small to be drawn: {dataset.drawn_tokens:,} tokens in the whole run are "
+            f"{mean.value:.2g} documents; give it more weight"
+        )
+    elif mean is not None and mean.value < known.recipe.lanes:
+        lanes = f"{known.recipe.lanes:,} lanes"
+        yield f"about {mean.value:,.0f} documents in the run for {lanes}: some never draw it"
+    epochs = dataset.epochs
+    if epochs is not None and (epochs.value if epochs.low is None else epochs.low) > MANY_EPOCHS:
+        yield (
+            f"{shown(epochs)} epochs are over {MANY_EPOCHS}: repeats are then worth less than new "
+            "data (arXiv 2305.16264); give it less weight, or cap it"
+        )
+    estimate = known.estimates.get(dataset.name)
+    if dataset.size_tokens is None:
+        text = "its tokens are unknown, and so are its epochs and its end"
+        yield text + ("; measure them" if estimate is None else "")
+    elif dataset.size_tokens.low is None:
+        yield "its estimate has no interval: sample more chunks"
+    yield from _of_end(plan, index, dataset, known)
+
+
+def _of_end(plan: Plan, index: int, dataset: PlannedDataset, known: Known) -> Iterator[str]:
+    if dataset.max_epochs is None or dataset.size_tokens is None:
+        return
+    there = dataset.size_tokens.value * dataset.max_epochs
+    wanted = _wanted(known.table or plan.table, index, plan)
+    if wanted > there:
+        yield (
+            f"max_epochs = {dataset.max_epochs} cannot be met: the schedule asks for {wanted:,} tokens and "
+            f"there are {there:,.0f}: {wanted - there:,.0f} short"
+        )
+    unread = dataset.unread_tokens
+    is_over = plan.ends_after is not None and plan.ends_after.value <= plan.asked_steps
+    if is_over and unread is not None and unread.value >= WORTH_SAYING * there:
+        part = f"{unread.value / there:.0%}"
+        yield f"{shown(unread)} of its {there:,.0f} tokens ({part}) stay unread when the run ends"
+
+
+def _wanted(table: ScheduleTable, index: int, plan: Plan) -> int:
+    """Returns the tokens that the schedule asks for in all steps asked for."""
+    ends = [*table.starts[1:], plan.asked_steps]
+    parts = sum(
+        max(0, min(end, plan.asked_steps) - start) * shares[index]
+        for start, end, shares in zip(table.starts, ends, table.shares, strict=True)
+    )
+    return parts * plan.tokens_per_step // PARTS
+
+
+def _rounded_away(table: ScheduleTable, recipe: Recipe, steps: int) -> Iterator[str]:
+    """Yields where a weight > 0 has a share of zero."""
+    known = recipe if recipe.total_steps is not None else replace(recipe, total_steps=steps)
+    schedule, seen = known.build_schedule(), set[str]()
+    for start, shares in zip(table.starts[:MAX_LOOKED_AT], table.shares, strict=False):
+        weights = {} if all(shares) or start >= steps else schedule.weights(start)
+        for name, share in zip(table.names, shares, strict=True):
+            if not share and weights.get(name, 0) > 0 and name not in seen:
+                seen.add(name)
+                yield f"{name}: its weight {float(weights[name]):g} at step {start} rounds to a share of 0"

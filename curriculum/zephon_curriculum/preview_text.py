@@ -1,0 +1,140 @@
+"""What a preview and an explanation say: shares, draws and pieces as tables, for the shell and for notebooks.
+
+Upstream: `preview.py` and `explain.py`. Downstream: `results.py`, which shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from zephon import PARTS, DescribedRow
+from zephon.cli.common import add_row, cut, new_table
+from zephon_curriculum.figures import named_step, plural
+from zephon_curriculum.log.entries import Decision, Entry, Proposal, RecipeChange
+from zephon_curriculum.results import Shown
+
+if TYPE_CHECKING:
+    from zephon_curriculum.explain import ExplainedRow, Explanation
+    from zephon_curriculum.preview import Preview, Shares
+
+WIDE = 8
+"""Of more datasets, shares are shown in total only, and credits of those drawn."""
+MAX_STEPS = 40
+MAX_ROWS = 4
+MAX_PIECES = 12
+WIDTH = 72
+"""Characters of the text of a piece."""
+
+
+def shown_preview(preview: Preview, num_rows: int, width: int) -> Shown:
+    """Returns the shares in total and by step, and the pieces of the first rows."""
+    if not preview.steps:
+        return Shown(head="no rows", notes=preview.notes)
+    shares, lanes = preview.shares(), preview.lanes
+    head = (
+        f"{plural(len(preview.steps), 'step')} of "
+        f"{f'lane {lanes[0]}' if len(lanes) == 1 else plural(len(lanes), 'lane')} from "
+        f"{named_step(preview.steps[0])}: {plural(len(preview.rows), 'row')}"
+    )
+    tables = [_totals(shares)]
+    if len(shares.names) <= WIDE:
+        tables.append(_steps(shares))
+    tables += [_pieces(row, preview.texts(row), width) for row in preview.rows[:num_rows]]
+    padding = int(shares.padding_tokens.sum())
+    notes = [*([f"padding: {padding:,} tokens"] if padding else []), *preview.notes]
+    return Shown(head=head, tables=tables, notes=notes)
+
+
+def _totals(shares: Shares) -> Table:
+    table = new_table("dataset", "#tokens", "#planned", "#realised", title="tokens of all steps:")
+    for name, (tokens, planned, realised) in shares.total().items():
+        add_row(table, name, f"{tokens:,}", f"{planned:.2%}", f"{realised:.2%}")
+    return table
+
+
+def _steps(shares: Shares) -> Table:
+    """Returns realised and planned shares, a line for each step."""
+    num, title = len(shares.steps), "realised (planned) shares of tokens by step"
+    title += f"; the first {MAX_STEPS} of {num:,}:" if num > MAX_STEPS else ":"
+    table = new_table("#step", *(f"#{name}" for name in shares.names), "#padding", title=title)
+    for i, step in enumerate(shares.steps[:MAX_STEPS].tolist()):
+        pairs = zip(shares.realised[i], shares.planned[i], strict=True)
+        add_row(table, step, *(f"{r:.1%} ({p:.1%})" for r, p in pairs), f"{shares.padding_tokens[i]:,}")
+    return table
+
+
+def _pieces(
+    row: DescribedRow, texts: Sequence[str], width: int, drawn_for: Iterable[int | None] | None = None
+) -> Table:
+    """Returns the pieces of a row: where they lie, where they come from and how their text begins."""
+    title = f"step {row.step}, lane {row.lane}, row {row.row}, digest {row.digest[:12]}:"
+    more = () if drawn_for is None else ("#drawn for row",)
+    table = new_table(
+        "#tokens", "dataset", "file", "#record", "#position", "#offset", *more, "text", title=title
+    )
+    origins = [None] * len(row.pieces) if drawn_for is None else drawn_for
+    for number, (piece, text, origin) in enumerate(zip(row.pieces, texts, origins, strict=True)):
+        if number == MAX_PIECES:
+            add_row(table, f"... and {len(row.pieces) - MAX_PIECES} more", *[""] * (6 + len(more)))
+            break
+        whose = [("before" if origin is None else origin)] * len(more)
+        place = (piece.dataset, piece.file, piece.record, piece.position, piece.offset)
+        add_row(table, f"[{piece.begin}, {piece.end})", *place, *whose, cut(text, width))
+    if row.padding_tokens:
+        add_row(table, f"[{row.num_tokens}, {len(row.tokens)})", "padding", *[""] * (5 + len(more)))
+    return table
+
+
+def shown_explanation(found: Explanation, width: int, *, with_rows: bool = True) -> Shown:
+    """Returns the draws and pieces of each row, unless these are left out, and the weights in force."""
+    head = f"{named_step(found.step)}, lane {found.lane}: the largest of the credits is drawn from"
+    weights = new_table("dataset", "#share", title=f"weights since step {found.in_force_since}:")
+    for name, part in zip(found.names, found.planned, strict=True):
+        add_row(weights, name, f"{part / PARTS:.4%}")
+    tables = []
+    for row in found.rows if with_rows else ():
+        tables += [draws_of(found, row), _pieces(row.row, row.texts, width, row.drawn_for)]
+    notes = [f"set by {describe_entry(entry)}" for entry in found.entries]
+    if found.work_source != "mixture":
+        notes.append(f"the work source is {found.work_source}, which may choose by other rules")
+    return Shown(head=head, tables=[*tables, weights], notes=[*notes, *found.notes])
+
+
+def draws_of(found: Explanation, row: ExplainedRow) -> Table:
+    """Returns the draws made while a row was filled, with what was owed ahead of each."""
+    drawn = {draw.dataset for draw in row.draws}
+    shown = [i for i, name in enumerate(found.names) if len(found.names) <= WIDE or name in drawn]
+    table = new_table(
+        "#draw",
+        "drawn from",
+        "#room" if found.pool else "#from token",
+        "#at least",
+        "#drawn",
+        *(f"#{found.names[i]} owed" for i in shown),
+        title=f"row {row.row.row}: {plural(len(row.draws), 'draw')}, {plural(len(row.row.pieces), 'piece')}",
+    )
+    for number, draw in enumerate(row.draws):
+        owed = draw.owed_tokens()
+        cells = (f"{owed[i]:,.1f}" if draw.shares[i] else "no share" for i in shown)
+        at = draw.rest if found.pool else row.begin_of(draw)
+        add_row(table, number, draw.dataset, f"{at:,}", f"{draw.at_least:,}", f"{draw.num_tokens:,}", *cells)
+    return table
+
+
+def describe_entry(entry: Entry) -> str:
+    """Returns in a line what an entry of the log is, who asked for it and why."""
+    body = entry.body
+    line = f"entry {entry.number} ({body.kind}, {entry.hash[:12]})"
+    if isinstance(body, Proposal):
+        asked = ", ".join(op.kind for op in body.ops)
+        until = "" if body.until is None else f" until {body.until}"
+        by = f" by {body.author}" if body.author else ""
+        return f"{line}: {asked} from step {body.at_step}{until}{by}: {body.reason}"
+    if isinstance(body, Decision):
+        return f"{line}: the controller {body.controller} from step {body.from_step} on"
+    if isinstance(body, RecipeChange):
+        return f"{line}: the schedule of the recipe from step {body.step} on"
+    return f"{line}: the schedule of the recipe"
