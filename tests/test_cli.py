@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from tests.helpers import words, write_tokenizer
 from zephon import PluginError, StateError, WorkerError, ZephonError, plugins
 from zephon.cli import build_app
-from zephon.cli.common import Exit, LateProgress, cut, exit_code, parse_range, visible
+from zephon.cli.common import Exit, LateProgress, cut, exit_code, parse_range, report_error, visible
 
 pytestmark = pytest.mark.usefixtures("probed_once")
 
@@ -420,6 +420,14 @@ def test_errors_are_json_when_json_is_asked_for(
 )
 def test_every_error_has_its_exit_code(error: BaseException, code: Exit) -> None:
     assert exit_code(error) is code
+
+
+def test_an_error_that_a_library_makes_of_a_ctrl_c_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """As an extension does that is interrupted while it is imported."""
+    error = ImportError("initialization failed")
+    error.__cause__ = KeyboardInterrupt()
+    assert report_error(error, as_json=False) is Exit.INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n  exit: 130, interrupted error\n"
 
 
 def test_a_recipe_may_be_a_function(zephon: Any, place: Path) -> None:

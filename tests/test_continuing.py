@@ -38,7 +38,7 @@ from zephon.options import LoaderOptions
 from zephon.pipeline import Pipeline
 from zephon.recipe import Recipe
 from zephon.runfolder import START, log_files, read_lines
-from zephon.schedule import Constant, ScheduleTable, Stages
+from zephon.schedule import Constant, Drop, ScheduleTable, Stages
 from zephon.statefile import read_state_file, write_state_file
 from zephon.toml import recipe_from_table
 
@@ -351,6 +351,18 @@ def test_a_restore_in_a_phase_says_both(caplog: pytest.LogCaptureFixture) -> Non
         assert loader.notes[0].startswith("continues from step 2")
         assert loader.notes[1] == "the schedule differs from the state's at steps from 2 on: accepted"
     assert any(record.message.startswith("begin: continues from step 2") for record in caplog.records)
+
+
+def test_documents_that_the_earlier_phase_dropped_come_again_and_that_is_a_note() -> None:
+    opened = open_small(small())
+    drop = Drop(1, (("web", "web", 3), ("web", "web", 5)))
+    with loaders(replace(opened, table=replace(opened.table, drops=(drop,)))) as (loader,):
+        take_steps([loader], 20)
+        state = loader.state_dict()
+    notes = begin(open_small(small().continue_from(state)))
+    assert notes[1:] == [
+        "dataset 'web': documents that amendments of the earlier phase dropped come again; drop them anew"
+    ]
 
 
 # Datasets added later ---------------------------------------------------------------------------------------

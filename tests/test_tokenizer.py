@@ -427,6 +427,7 @@ def test_variables_in_the_path_are_expanded(folder: Path, monkeypatch: pytest.Mo
         (b'{"model": {"vocab": {"a": "0"}}}', "ids that are not whole numbers"),
         (b'{"model": {"vocab": {}}, "added_tokens": [{"id": 1}]}', "`added_tokens` that is not a list"),
         (b'{"model": {"vocab": {}}, "added_tokens": 5}', "`added_tokens` that is not a list"),
+        (b'{"model": {"vocab": {"\\ud800": 0}}}', "a lone surrogate"),
         (b'{"model": {"vocab": {}, "dropout": 0.1}}', "`model.dropout` is 0.1"),
         (b'{"model": {"type": "Strange", "vocab": {}}}', "`tokenizers` cannot use it"),
     ],

@@ -34,6 +34,7 @@ from zephon.state import (
     read_shared,
 )
 from zephon.statefile import LANE, find_state
+from zephon.stream import SKIPPED
 
 MAY_DIFFER = ("packing.", "global_batch_size", "flush_every", "when_exhausted", "continues")
 """The fields, or how their names begin, that a phase may have otherwise than the one it continues."""
@@ -241,8 +242,18 @@ def begin_phase(opened: Opened, start: Start) -> Beginning:
         saved, found, start.allow, "accept other rows from here on: continue_from with `allow = [{}]`"
     )
     notes += describe_added(opened.table, number)
+    notes += [
+        f"dataset {name!r}: documents that amendments of the earlier phase dropped come again; drop them anew"
+        for name in _with_drops(start)
+    ]
     is_same, num_added = _is_same_packing(recipe, start), len(recipe.datasets) - number
     return Beginning(tuple(_begin(state, num_added, is_same=is_same) for state in start.lanes), notes)
+
+
+def _with_drops(start: Start) -> list[str]:
+    """Returns the datasets of which a lane passed over a document that an amendment drops."""
+    lanes = start.lanes
+    return [n for i, n in enumerate(start.names) if any(SKIPPED in dict(lane.counts[i]) for lane in lanes)]
 
 
 def _begin(state: LaneState, num_added: int, *, is_same: bool) -> LaneState:

@@ -31,6 +31,7 @@ ROLES = (
     "tokenizers",
     "work_sources",
     "schedules",
+    "templates",
     "controllers",
     "updates",
     "states",

@@ -96,7 +96,7 @@ class Drop:
         return isinstance(other, Drop) and self.hash == other.hash
 
     def __hash__(self) -> int:
-        return hash(self.hash)
+        return int(self.hash[:15], 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,11 @@ class ScheduleTable:
             if not waiting:
                 break
         object.__setattr__(self, "fresh", fresh)
+
+    def __repr__(self) -> str:
+        entries = f"{len(self.starts):,} entries, the last from step {self.starts[-1]:,}"
+        changed = f", {len(self.skips)} skips, {len(self.drops)} drops" if self.skips or self.drops else ""
+        return f"ScheduleTable of {len(self.names)} datasets: {entries}{changed}"
 
     def at(self, step: int) -> tuple[int, ...]:
         """Returns the shares of `step`, one for each dataset, summing to PARTS."""

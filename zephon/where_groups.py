@@ -19,22 +19,20 @@ _NEVER_CUT_BYTES = 15
 """So much of the greatest text is there, where a writer cuts it short."""
 
 
-def row_groups(where: Where, metadata: Any, schema: Any) -> list[int]:
+def row_groups(where: Where, footer: bytes, schema: Any) -> list[int]:
     """Returns, ascending, the row groups that may hold a match; the others hold none.
 
-    `metadata` is a `pyarrow.parquet.FileMetaData`, `schema` the Arrow schema that the file is read with.
+    `footer` is the end of the file, from the start of its footer on or from before; `schema` the Arrow schema
+    that the file is read with.
     A column that is not there or of a type that does not fit raises `DataError`, as `mask` does.
     """
     from pyarrow.dataset import ParquetFileFormat  # loaded where a condition is asked for alone
 
     expression(where, schema)
     weaker = _weaker(where, schema, where.condition)
-    if weaker is None:
-        return list(range(metadata.num_row_groups))
-    footer = pa.BufferOutputStream()
-    metadata.write_metadata_file(footer)
-    fragment = ParquetFileFormat().make_fragment(footer.getvalue())
-    kept = fragment.subset(filter=expression(replace(where, condition=weaker), schema))
+    kept = ParquetFileFormat().make_fragment(pa.BufferReader(footer))
+    if weaker is not None:
+        kept = kept.subset(filter=expression(replace(where, condition=weaker), schema))
     return [group.id for group in kept.row_groups]
 
 

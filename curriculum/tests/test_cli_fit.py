@@ -117,10 +117,13 @@ def test_fit_prints_json_of_one_target(place: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (("--max-share", "web=0.1", "--max-share", "code=0.1,math=0.1"), Exit.RECIPE, "0.7 short"),
+        (("--max-share", "web=0.1", "--max-share", "code=0.1,math=0.1"), Exit.USAGE, "--max-share must sum"),
+        (("--max-share", "web=0.1", "--max-share", "code=0.1,math=0.1"), Exit.USAGE, "0.7 short"),
         (("--max-share", "web"), Exit.USAGE, "--max-share takes NAME=NUMBER"),
-        (("--law", "cubic"), Exit.RECIPE, "a law must be one of loglinear, quadratic"),
-        (("--target", "mmlu"), Exit.RECIPE, "no target is named 'mmlu'"),
+        (("--law", "cubic"), Exit.USAGE, "--law must be one of loglinear, quadratic"),
+        (("--target", "mmlu"), Exit.USAGE, "--target names 'mmlu'"),
+        (("--min-share", "pdf=0.1"), Exit.USAGE, "--min-share names 'pdf'"),
+        (("--baseline", "web=1"), Exit.USAGE, "--baseline: no weight for 'code'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(place: Path, args: tuple[str, ...], code: Exit, message: str) -> None:

@@ -89,7 +89,19 @@ def test_nothing_is_read_where_nothing_shall_be(recipe: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [["--cap", "code"], ["--epochs", "x"], ["--cap", "code=1", "--cap", "code=2"]]
+    "options",
+    [
+        ["--cap", "code"],
+        ["--epochs", "x"],
+        ["--epochs", "pdf=2"],
+        ["--epochs", "2", "--steps", "3"],
+        ["--cap", "code=1", "--cap", "code=2"],
+        ["--cap", "pdf=1"],
+        ["--floor", "code=3", "--cap", "code=2"],
+        ["--rate", "inf"],
+        ["--cap", "code=-1"],
+        ["--png", "plan.pdf"],
+    ],
 )
 def test_wrong_options_are_usage_errors(recipe: Path, options: list[str]) -> None:
     assert run(recipe, *options).exit_code == 2

@@ -18,6 +18,7 @@ from zephon import Constant, Dataset, LoggedRows, Opened, Recipe, Stages, read_l
 from zephon_curriculum.cli.diff import diff as diff_command
 from zephon_curriculum.compare import compare
 from zephon_curriculum.log.entries import Proposal
+from zephon_curriculum.log.folder import CurriculumLog
 from zephon_curriculum.log.follow import open_updates
 from zephon_curriculum.log.ops import Weights, numbers
 
@@ -53,7 +54,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     updates = open_updates(opened, folder / "amended" / "curriculum", lead_steps=1)
     ops = (Weights(numbers({"web": 1, "code": 9}, "weights")),)
     change = Proposal(at_step=4, until=None, ops=ops, reason="more code", author="ann")
-    updates._folder.append(change, 1, updates.head)  # type: ignore[union-attr]
+    CurriculumLog(folder / "amended" / "curriculum").append(change, 1, updates.head)
     make_run(opened, folder / "amended", 8, updates=updates)
     return folder
 

@@ -211,6 +211,26 @@ def test_the_bootstrap_holds_the_truth_nearly_as_often() -> None:
     assert min(found) >= 0.83
 
 
+@pytest.mark.parametrize("chunks", [2, 3, 9])
+def test_chunks_that_are_alike_have_a_bootstrap_of_no_width(chunks: int) -> None:
+    sizes = np.random.default_rng(chunks).integers(10, 999, chunks).astype(float)
+    sample = Sample(
+        inclusion=np.full(chunks, 0.1),
+        population=np.full(chunks, 1),
+        looked_at=np.full(chunks, 1),
+        looked_bytes=sizes,
+        looked_variance=np.zeros(chunks),
+        counted=np.full(chunks, 1),
+        chance=np.ones(chunks),
+        bytes=sizes,
+    )
+    assert bootstrap(sample, 0.3 * sizes, sizes, stream="x") == pytest.approx((0.3, 0.3), rel=1e-12)
+    assert bootstrap(sample, np.full(chunks, 0.1), None, stream="x") == pytest.approx((0.1 * chunks,) * 2)
+    assert bootstrap(sample, np.zeros(chunks), sizes, stream="x") == (0, 0)
+    low, high = bootstrap(sample, sizes, None, stream="x") or (0.0, 0.0)
+    assert low < sizes.sum() < high
+
+
 def test_documents_as_units_would_be_wrong() -> None:
     """The reason for chunks as units: with documents as units the interval seldom holds the truth."""
     held = 0

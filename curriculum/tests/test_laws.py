@@ -186,11 +186,11 @@ def test_limits_of_shares_are_kept(fits: dict[str, LawFit], seed: int) -> None:
 @pytest.mark.parametrize(
     ("max_shares", "min_shares", "message"),
     [
-        (dict.fromkeys(NAMES, 0.15), {}, r"max shares must sum to 1 or more, got 0.75: 0.25 short"),
-        ({}, {"web": 0.7, "code": 0.5}, r"min shares must sum to 1 or less, got 1.2: 0.2 too much"),
-        ({"web": 0.2}, {"web": 0.3}, r"the min share of 'web', 0.3, is above its max share, 0.2"),
-        ({"web": 1.5}, {}, r"the max share of 'web' must be in \[0, 1\], got 1.5"),
-        ({}, {"pdf": 0.1}, r"min share: no dataset is named 'pdf'"),
+        (dict.fromkeys(NAMES, 0.15), {}, r"`max_shares` must sum to 1 or more, got 0.75: 0.25 short"),
+        ({}, {"web": 0.7, "code": 0.5}, r"`min_shares` must sum to 1 or less, got 1.2: 0.2 too much"),
+        ({"web": 0.2}, {"web": 0.3}, r"`min_shares` of 'web' must be <= its max share, 0.2, got 0.3"),
+        ({"web": 1.5}, {}, r"`max_shares` of 'web' must be in \[0, 1\], got 1.5"),
+        ({}, {"pdf": 0.1}, r"`min_shares` names 'pdf', which is no dataset of web, code"),
     ],
 )
 def test_limits_that_no_mixture_keeps_are_refused(
@@ -214,9 +214,9 @@ def test_an_optimum_beyond_the_runs_is_told_of(fits: dict[str, LawFit]) -> None:
 
 
 def test_unknown_kinds_and_baselines_are_refused(fits: dict[str, LawFit]) -> None:
-    with pytest.raises(ValueError, match=r"a law must be one of loglinear, quadratic, got 'cubic'"):
+    with pytest.raises(ValueError, match=r"`kind` must be one of loglinear, quadratic, got 'cubic'"):
         fit_law(make_swarm(), "cubic")
     with pytest.raises(ValueError, match=r"`baseline`: no weight for 'code'"):
         find_optimum(fits[LOGLINEAR], baseline={"web": 1})
-    with pytest.raises(ValueError, match=r"no target is named 'x'"):
+    with pytest.raises(ValueError, match=r"`targets` names 'x', which is none of val"):
         make_swarm().only(["x"])

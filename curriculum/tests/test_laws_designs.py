@@ -88,11 +88,11 @@ def test_the_runs_can_tell_the_datasets_apart() -> None:
 
 
 def test_limits_are_refused_where_no_mixture_or_hardly_one_keeps_them() -> None:
-    with pytest.raises(ValueError, match=r"max shares must sum to 1 or more, got 0.9: 0.1 short"):
+    with pytest.raises(ValueError, match=r"`max_shares` must sum to 1 or more, got 0.9: 0.1 short"):
         sobol_design(NAMES, 3, max_shares=dict.fromkeys(NAMES, 0.3))
     with pytest.raises(ValueError, match=r"run 0: none of 20000 mixtures drawn keeps the max shares"):
         sobol_design(NAMES, 3, max_shares=dict.fromkeys(NAMES, 0.33334))
-    with pytest.raises(ValueError, match=r"max share: no dataset is named 'pdf'"):
+    with pytest.raises(ValueError, match=r"`max_shares` names 'pdf', which is no dataset of web"):
         dirichlet_design(PRIOR, 3, max_shares={"pdf": 0.5})
     with pytest.raises(ValueError, match=r"mixes 2 datasets or more, got \('web',\)"):
         dirichlet_design({"web": 1, "code": 0}, 3)

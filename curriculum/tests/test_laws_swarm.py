@@ -57,7 +57,7 @@ def test_what_no_law_can_be_fitted_to_is_refused(
 
 
 def test_an_unknown_target_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no target is named 'mmlu'; the targets are val, aime"):
+    with pytest.raises(ValueError, match=r"`targets` names 'mmlu', which is none of val, aime"):
         read_swarm(*write(tmp_path), ["mmlu"])
 
 

@@ -16,7 +16,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.helpers import digests, open_small
-from tests.log_cases import Chase, final_table, propose, recipe, run, verdict
+from tests.log_cases import STAGES, Chase, final_table, propose, recipe, run, verdict, with_recipe
 from zephon import StateError
 from zephon_curriculum.log import leader, store
 from zephon_curriculum.log.entries import Accepted
@@ -229,6 +229,22 @@ def test_a_start_in_a_folder_that_takes_nothing_is_refused(
     with pytest.raises(StateError, match=f"cannot be written\n  got:  .*{says}"):
         run(OPENED, url, poll_s=0.0).__enter__()
     assert not Refusing.store
+
+
+def test_an_edited_recipe_that_cannot_be_written_down_ends_the_launch(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins where the run goes on, so that it cannot wait for a later step as a verdict can."""
+    with run(OPENED, url, poll_s=0.0) as ranks:
+        ranks.steps(2)
+        state = ranks.state()
+    edited = with_recipe(OPENED, recipe({**STAGES, 5: {"web": 0, "code": 1, "math": 3}}))
+    with run(edited, url, state, world=2, poll_s=0.0) as ranks:
+        monkeypatch.setattr(Refusing, "room", 0)
+        for loader in ranks.loaders:
+            with pytest.raises(StateError, match=r"cannot be written\n  got:  .*Read-only file system"):
+                next(loader)
+    assert [entry.body.kind for entry in CurriculumLog(url).read()] == ["base"]
 
 
 def test_a_folder_without_hard_links_that_is_full_keeps_no_half_entry(

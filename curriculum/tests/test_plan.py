@@ -155,7 +155,7 @@ def test_epochs_as_a_budget_set_the_steps() -> None:
     assert plan(recipe, estimates=sizes, epochs={"code": 2}).num_steps == 50 + -(-2 * 1050 // 128)
     with pytest.raises(ValueError, match="`epochs` needs estimates of the tokens of 'web'"):
         plan(recipe, epochs=3)
-    with pytest.raises(ValueError, match="give `steps` or `epochs`, not both"):
+    with pytest.raises(ValueError, match="`epochs` must be left out where steps are given"):
         plan(recipe, 100, epochs=3, estimates=sizes)
     with pytest.raises(ValueError, match="the recipe has no `total_steps`"):
         plan(recipe)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import Letters, digest_of, loaders, make_recipe, open_small, take_steps, words
 from tests.token_data import ids_of, write_bin
-from zephon import DataError, Dataset, Opened, Recipe, Stages
+from zephon import DataError, Dataset, Drop, Opened, Recipe, Stages
 from zephon_curriculum.estimation.estimates import SAMPLED, DatasetEstimate, Estimates
 from zephon_curriculum.estimation.measure import TokenEstimation
 from zephon_curriculum.plan import Plan, plan
@@ -151,6 +151,48 @@ def test_a_run_on_lengths_is_the_run(when_exhausted: str, kind: str) -> None:
             assert end.unread_tokens == 0
             assert (end.first, end.last) == (last_read[index].min(), last_read[index].max())
     assert when_exhausted == "stop" or any(end.first is not None for end in exact.datasets)
+
+
+@pytest.mark.parametrize("when_exhausted", ["stop", "redistribute", "pad"])
+@pytest.mark.parametrize("kind", ["wrap", "best_fit"])
+@pytest.mark.parametrize("skips", [((0, 2), (5, 9)), ((11, 30),)], ids=str)
+def test_what_is_skipped_is_read_too(
+    when_exhausted: str, kind: str, skips: tuple[tuple[int, int], ...]
+) -> None:
+    recipe = finite(1, when_exhausted, code_epochs=1)
+    recipe = replace(
+        recipe,
+        packing=replace(recipe.packing, kind=kind),
+        datasets=recipe.datasets[:2],
+        schedule=Stages({0: {"web": 4, "code": 1}}),
+    )
+    opened = open_small(recipe)
+    opened = replace(opened, table=replace(opened.table, skips=skips))
+    given, last_read, seen, steps = np.zeros((2, 8), np.int64), np.full((2, 8), -1), np.zeros((2, 8)), 0
+    with loaders(opened) as [loader]:
+        for batch in loader:
+            for index in range(2):
+                np.add.at(given[index], batch.lanes, batch.tokens[index])
+            state = loader.state_dict()
+            lanes = [json.loads(state[f"lane_{lane:05}"]) for lane in range(8)]
+            drawn = given + np.array([lane.get("skipped", [0, 0]) for lane in lanes]).T
+            last_read[drawn > seen] = batch.step
+            seen, steps = drawn, batch.step + 1
+    exact = exact_ends(opened)
+    assert (exact.num_steps, exact.is_over) == (steps, True)
+    for index, (end, lengths) in enumerate(zip(exact.datasets, census(opened), strict=True)):
+        assert end.drawn_tokens == drawn[index].sum()
+        assert end.unread_tokens == int(lengths.sum()) - end.drawn_tokens
+        if end.last is not None:
+            assert (end.first, end.last) == (last_read[index].min(), last_read[index].max())
+    assert drawn.sum() > given.sum()
+
+
+def test_schedules_that_drop_documents_are_refused() -> None:
+    opened = open_small(make_recipe({"web": ["abc", "d", "e", "f"]}))
+    drops = (Drop(1, (("web", "", 1),)),)
+    with pytest.raises(ValueError, match="exact ends are of schedules that drop no documents"):
+        exact_ends(replace(opened, table=replace(opened.table, drops=drops)), max_steps=3)
 
 
 def test_held_out_documents_are_not_to_be_read() -> None:

@@ -181,7 +181,7 @@ def test_a_preview_says_itself_as_html_and_json(wrapped: Opened) -> None:
     assert json.loads(json.dumps(shown.to_json()))["rows"][0]["digest"] == shown.rows[0].digest
     html = shown._repr_html_()
     assert html == preview(wrapped, range(2), [0, 1])._repr_html_()
-    assert html.count("<caption>") == 3
+    assert html.count("<caption>") == 2 + 4  # shares in total and by step, the first rows
     assert "realised" in html
     with pytest.raises(LookupError, match=r"no step 2, lane 0; it has steps \[0, 2\) of lanes \[0, 2\)"):
         shown.text(2, 0)

@@ -11,11 +11,12 @@ import typer
 from typer.testing import CliRunner
 
 from tests.helpers import words, write_tokenizer
-from zephon import Recipe, StateError, digest, open_recipe
+from zephon import Recipe, StateError, digest, find_snapshot, open_recipe, write_state_file
 from zephon_curriculum.cli.explain import explain as explain_command
 from zephon_curriculum.cli.preview import preview as preview_command
 from zephon_curriculum.explain import entries_in_force, explain
 from zephon_curriculum.log.entries import Proposal
+from zephon_curriculum.log.folder import CurriculumLog
 from zephon_curriculum.log.follow import open_updates
 from zephon_curriculum.log.ops import Weights, numbers
 from zephon_curriculum.opening import Opening
@@ -48,6 +49,7 @@ name = "code"
 path = "data/code.jsonl"
 """
 Rows = dict[tuple[int, int], str]
+ENDS = ("--set", "datasets.web.max_epochs=1")
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,7 @@ def amended(place: Path) -> Rows:
         updates = open_updates(opened, place / "run" / "curriculum", lead_steps=1)
         ops = (Weights(numbers({"web": 1, "code": 9}, "weights")),)
         change = Proposal(at_step=6, until=9, ops=ops, reason="more code", author="ann")
-        updates._folder.append(change, 1, updates.head)  # type: ignore[union-attr]
+        CurriculumLog(place / "run" / "curriculum").append(change, 1, updates.head)
         rows: Rows = {}
         with recipe.loader(
             executor="inline", run_folder=place / "run", updates=updates, cache=place / "cache",
@@ -172,6 +174,59 @@ def test_explain_command(run: Any) -> None:
     data = json.loads(run("explain", "run", "--step", "7", "--lane", "2", "--json")[1])
     assert [entry["number"] for entry in data["entries"]] == [0, 1]
     assert len(data["rows"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("preview", "recipe.toml", "--lane", "4"), "--lane must be in [0, 4)"),
+        (
+            ("preview", "recipe.toml", "--steps", "9999999999999999999999"),
+            "--steps must be at most 1,048,576",
+        ),
+        (
+            ("preview", "recipe.toml", "--steps", "5:6", "--state", "late.json"),
+            "--state must be of a step at",
+        ),
+        (("explain", "recipe.toml", "--lane", "4"), "--lane must be in [0, 4)"),
+        (("explain", "recipe.toml", "--row", "2"), "--row must be in [0, 2)"),
+        (("explain", "recipe.toml", "--step", "99999", *ENDS), "--step must be a step of the run, got 99999"),
+        (("explain", "recipe.toml", "--step", "99999", "--alone", *ENDS), "the data of lane 0 alone end"),
+    ],
+)
+def test_a_wrong_value_is_wrong_usage_of_its_option(
+    run: Any, place: Path, args: tuple[str, ...], message: str
+) -> None:
+    snapshot = find_snapshot(place / "run", 12, range(4))
+    assert snapshot is not None
+    write_state_file(snapshot, place / "late.json")
+    code, _, err = run(*args)
+    assert code == 2
+    assert message in " ".join(err.replace("\u2502", " ").split())
+
+
+def test_a_wrong_recipe_is_no_wrong_usage(run: Any) -> None:
+    for command in ("preview", "explain"):
+        with pytest.raises(AssertionError, match="`lanes` must be a whole number >= 0, got -1"):
+            run(command, "recipe.toml", "--set", "lanes=-1")
+
+
+def test_a_run_folder_without_a_state_for_the_step_is_named(place: Path, amended: Rows) -> None:
+    how = Opening(cache=place / "cache", backend="tokenizers")
+    with pytest.raises(StateError, match="gives no state for step 3"):
+        preview(place / "recipe.toml", [3], [0], place / "run", how=how)
+    with pytest.raises(StateError, match="gives no state for step 3"):
+        explain(place / "recipe.toml", step=3, lane=0, state=place / "run", how=how)
+
+
+def test_of_a_recipe_that_ends_the_command_says_what_it_asked(run: Any) -> None:
+    args = ("explain", "recipe.toml", "--step", "4", *ENDS)
+    _, out, err = run(*args)
+    assert err.startswith("makes 40 rows of 4 lanes of 4")
+    assert "may have ended" not in out
+    _, out, err = run(*args, "--alone")
+    assert err.startswith("makes 10 rows of 1 lane of 4")
+    assert "the run may have ended before: the other lanes are not asked" in out
 
 
 def test_a_schedule_that_is_set_counts_in_place_of_the_runs(run: Any) -> None:

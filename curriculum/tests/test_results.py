@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 from tests.helpers import make_recipe, open_small, sized
-from zephon import PARTS, ScheduleTable, Stages
+from zephon import PARTS, Constant, Opened, ScheduleTable, Stages
 from zephon_curriculum.chance import generator
+from zephon_curriculum.compare import compare
+from zephon_curriculum.controllers import Advice, ControllerContext, Exp3, Learner, PowerLaw, simulate
 from zephon_curriculum.estimation.measure import TokenEstimation
+from zephon_curriculum.explain import explain
 from zephon_curriculum.laws.designs import sobol_design
 from zephon_curriculum.laws.fit import fit_law
 from zephon_curriculum.laws.optimum import find_optimum
 from zephon_curriculum.laws.swarm import Swarm
 from zephon_curriculum.plan.exact_ends import exact_ends
 from zephon_curriculum.plan.make import plan
+from zephon_curriculum.preview import preview
 from zephon_curriculum.preview_estimated import preview_estimated
 from zephon_curriculum.quantity import Quantity
 from zephon_curriculum.results import BRIEF_ROWS, Readable
+from zephon_curriculum.schedules import Bounds, CrossFade, Ramp, Then
+from zephon_curriculum.templates import Template, templates
 
 HOSTILE = "<b onclick='x'>&amp;[red]\u202e"
 NAMES = (HOSTILE, *(f"d{i:02}" for i in range(12)))
@@ -65,10 +72,53 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Readable]:
         "effect": planned.compare(plan(opened, 5, estimates)),
         "exact": exact_ends(opened, max_steps=2),
         "estimated": preview_estimated(recipe),
+    } | looks(opened)
+
+
+def looks(opened: Opened) -> dict[str, Readable]:
+    """Returns results about rows and about what is decided, and schedules."""
+    flat, steep = dict.fromkeys(NAMES, 1), {name: i for i, name in enumerate(NAMES)}
+    other = replace(opened.recipe, seed=7, schedule=Constant(steep), when_exhausted="pad")
+    context = ControllerContext(
+        names=NAMES, base=opened.table, total_steps=9, tokens_per_step=opened.recipe.tokens_per_step
+    )
+    laws = {name: PowerLaw(alpha=0.3, log_beta=1.5, log_eps=0.6) for name in NAMES}
+    found = preview(opened, range(8), None)
+    return {
+        "preview": found,
+        "shares": found.shares(),
+        "explanation": explain(opened, step=8, lane=0),
+        "comparison": compare(opened.recipe, other),
+        "simulated": simulate(Exp3(context=context, warmup=2, every=2), context, Learner(laws=laws), 9),
+        "ramp": Ramp(from_=flat, to=steep, end=1000),
+        "crossfade": CrossFade(knots=tuple((step, flat) for step in range(300)), fade=0),
+        "bounds": Bounds(schedule=Ramp(from_=flat, to=steep, end=1000), floors={HOSTILE: "5%"}),
+        "template": Template(
+            name=HOSTILE, summary="", source="", simplified="", roles=dict.fromkeys(NAMES, ""), schedule={}
+        ),
     }
 
 
-ALL = ("swarm", "fit", "optimum", "design", "estimates", "plan", "effect", "exact", "estimated")
+ALL = (
+    "swarm",
+    "fit",
+    "optimum",
+    "design",
+    "estimates",
+    "plan",
+    "effect",
+    "exact",
+    "estimated",
+    "preview",
+    "shares",
+    "explanation",
+    "comparison",
+    "simulated",
+    "ramp",
+    "crossfade",
+    "bounds",
+    "template",
+)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -107,6 +157,28 @@ def test_print_says_all_and_a_repr_how_much_more_there_is(results: dict[str, Rea
         assert f"... and {len(NAMES) - BRIEF_ROWS + 1} more" in brief
         kind, head = brief.splitlines()[0].split(": ", 1)
         assert (kind, head) == (type(results[name]).__name__, whole.splitlines()[0])
+
+
+def test_what_is_decided_and_a_table_are_a_line_each() -> None:
+    table = ScheduleTable(("web", "code"), tuple(range(9000)), ((PARTS, 0),) * 9000, skips=((3, 5),))
+    assert (
+        repr(table)
+        == "ScheduleTable of 2 datasets: 9,000 entries, the last from step 8,999, 1 skips, 0 drops"
+    )
+    assert repr(Advice({"web": PARTS // 4, HOSTILE: 3 * PARTS // 4}, "")) == (
+        "Advice(web 25.00%, <b onclick='x'>&amp;[red]\\u202e 75.00%)"
+    )
+    assert repr(Advice(None, "warm-up until step 100")) == "Advice(warm-up until step 100)"
+    assert [len(repr(found).splitlines()) for found in templates()] == [1] * len(templates())
+
+
+def test_a_schedule_that_cannot_be_asked_is_shown_all_the_same() -> None:
+    class Bare:
+        def weights(self, step: int) -> dict[str, int]:
+            return {"web": 1}
+
+    assert "has no `changes()`" in repr(Then(((Bare(), 5), (Constant({"web": 1}), None))))
+    assert "cannot be met" in repr(Bounds(schedule=Constant({"web": 1}), ceilings={"web": 0.5}))
 
 
 def test_a_quantity_shows_its_interval() -> None:

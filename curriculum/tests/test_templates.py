@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from zephon import PARTS, ScheduleContext, ScheduleTable, compile_schedule
+from tests.helpers import words, write_tokenizer
+from zephon import PARTS, Recipe, ScheduleContext, ScheduleTable, compile_schedule
+from zephon.cli import build_app
 from zephon_curriculum.schedules import build
 from zephon_curriculum.templates import template, templates
 
@@ -77,6 +82,23 @@ def test_a_role_may_be_played_by_several_datasets() -> None:
     assert percents(compiled, 0) == [63.75, 21.25, 6, 6, 3]
 
 
+def test_the_weights_of_all_stages_have_one_sum() -> None:
+    code = {"stack": 3, "issues": 1}
+    knots = template("smollm3", {"web": "w", "code": code, "math": "m"})["knots"]
+    assert [knot["weights"] for knot in knots] == [
+        {"w": 340, "stack": 36, "issues": 12, "m": 12},
+        {"w": 300, "stack": 45, "issues": 15, "m": 40},
+        {"w": 252, "stack": 72, "issues": 24, "m": 52},
+    ]
+    for name, roles in ROLES.items():
+        config = template(name, {role: role for role in roles})
+        mixtures = [config[side] for side in ("weights", "from", "to") if side in config]
+        mixtures += [knot["weights"] for knot in config.get("knots", ())]
+        assert len({sum(mixture.values()) for mixture in mixtures}) == 1
+    plain = template("smollm3", {role: role for role in ROLES["smollm3"]})
+    assert plain["knots"][1]["weights"] == {"web": 75, "code": 15, "math": 10}  # as published
+
+
 def test_a_dataset_may_play_several_roles() -> None:
     compiled = table(template("smollm3", {"web": "a", "code": "b", "math": ["a", "b"]}), ("a", "b"))
     assert percents(compiled, 0) == [86.5, 13.5]
@@ -99,3 +121,51 @@ def test_a_dataset_may_play_several_roles() -> None:
 def test_what_is_wrong_is_refused(name: str, played: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         template(name, played)
+
+
+@pytest.fixture
+def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Returns what runs `zephon init` over `web`, `stack`, `issues` and `math`: its exit code and JSON."""
+    write_tokenizer(tmp_path / "letters")
+    for name in ("web", "stack", "issues", "math"):
+        lines = [json.dumps({"text": text}) + "\n" for text in words(name, 20)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args: str) -> tuple[int, Any]:
+        files = ("web.jsonl", "stack.jsonl", "issues.jsonl", "math.jsonl")
+        done = CliRunner().invoke(build_app(), ["init", *files, "--tokenizer", "letters", "--json", *args])
+        return done.exit_code, json.loads(done.stdout)
+
+    return run
+
+
+def test_init_writes_the_schedule_of_a_template(init: Any) -> None:
+    code, _ = init("--template", "smollm3", "--role", "code=stack,issues")
+    assert code == 0
+    recipe = Recipe.from_toml("recipe.toml")
+    compiled = recipe.compile_schedule()
+    assert (recipe.total_steps, compiled.starts) == (1000, (0, 721, 901))
+    assert percents(compiled, 800) == [75, 7.5, 7.5, 10]
+    assert "https://huggingface.co/blog/smollm3" in Path("recipe.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (
+            ("--template", "smollm"),
+            "--template must be one of constant, minicpm, smollm3, two-phase, got 'smollm'",
+        ),
+        (("--template", "smollm3"), "role 'code' is played by no dataset; --role takes ROLE=DATASET"),
+        (("--template", "smollm3", "--role", "code=stack"), "dataset 'issues' plays no role"),
+        (("--template", "smollm3", "--role", "code=stack,issue"), "no dataset is named 'issue'"),
+        (("--template", "smollm3", "--role", "cod=stack"), "role 'cod' is none of the template"),
+        (("--role", "code=stack"), "--template must be one of"),
+    ],
+)
+def test_init_refuses_what_does_not_fit_a_template(init: Any, args: tuple[str, ...], message: str) -> None:
+    code, found = init(*args)
+    assert (code, found["error"]["kind"]) == (2, "usage")
+    assert message in found["error"]["message"]
+    assert not Path("recipe.toml").exists()

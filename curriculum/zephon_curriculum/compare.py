@@ -24,10 +24,12 @@ from zephon import (
     read_lock,
     read_log_files,
 )
+from zephon_curriculum.compare_text import shown_comparison
 from zephon_curriculum.log.entries import Decision, Entry, Proposal, RecipeChange, body_json
 from zephon_curriculum.log.folder import log_of
 from zephon_curriculum.log.history import History
 from zephon_curriculum.opening import PLAIN, Named, Opening, folder_of, recipe_of, table_of
+from zephon_curriculum.results import Readable, Shown
 
 Int64 = NDArray[np.int64]
 ALL_STEPS = range(1 << 62)
@@ -77,8 +79,8 @@ class EntryDifference:
     body: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Comparison(Readable):
     """What differs between a and b."""
 
     fields: tuple[FieldDifference, ...]
@@ -109,6 +111,10 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """Returns the comparison as JSON data."""
         return {"equal": self.is_equal} | asdict(self)
+
+    def shown(self) -> Shown:
+        """Returns the verdict, the tokens planned and what differs as lines and tables."""
+        return shown_comparison(self)
 
 
 @dataclass(frozen=True, slots=True)

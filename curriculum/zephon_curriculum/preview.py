@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from zephon import PARTS, DescribedPiece, DescribedRow, Loader, LoaderOptions, Opened, Recipe, describe_rows
 from zephon.cli.common import LateProgress, past_run
+from zephon_curriculum.figures import plural
 from zephon_curriculum.opening import (
     PLAIN,
     Named,
@@ -28,7 +29,7 @@ from zephon_curriculum.opening import (
     table_of,
 )
 from zephon_curriculum.preview_cost import PreviewCost, cost_of
-from zephon_curriculum.preview_text import MAX_ROWS, WIDTH, shown_preview
+from zephon_curriculum.preview_text import MAX_ROWS, WIDTH, share_tables, shown_preview
 from zephon_curriculum.results import Readable, Shown
 
 STEPS = range(20)
@@ -37,8 +38,8 @@ Floats = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Shares:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Shares(Readable):
     """Planned and realised shares of tokens by step; n steps, D datasets."""
 
     names: tuple[str, ...]
@@ -61,6 +62,10 @@ class Shares:
             name: (int(drawn[i]), float(planned[i]), float(drawn[i] / max(1, drawn.sum())))
             for i, name in enumerate(self.names)
         }
+
+    def shown(self) -> Shown:
+        """Returns the shares in total and by step as tables."""
+        return Shown(head=plural(len(self.steps), "step"), tables=share_tables(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

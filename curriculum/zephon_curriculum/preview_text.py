@@ -39,13 +39,16 @@ def shown_preview(preview: Preview, num_rows: int, width: int) -> Shown:
         f"{f'lane {lanes[0]}' if len(lanes) == 1 else plural(len(lanes), 'lane')} from "
         f"{named_step(preview.steps[0])}: {plural(len(preview.rows), 'row')}"
     )
-    tables = [_totals(shares)]
-    if len(shares.names) <= WIDE:
-        tables.append(_steps(shares))
+    tables = share_tables(shares)
     tables += [_pieces(row, preview.texts(row), width) for row in preview.rows[:num_rows]]
     padding = int(shares.padding_tokens.sum())
     notes = [*([f"padding: {padding:,} tokens"] if padding else []), *preview.notes]
     return Shown(head=head, tables=tables, notes=notes)
+
+
+def share_tables(shares: Shares) -> list[Table]:
+    """Returns the shares in total and, where the datasets are few, by step."""
+    return [_totals(shares), _steps(shares)] if len(shares.names) <= WIDE else [_totals(shares)]
 
 
 def _totals(shares: Shares) -> Table:
@@ -91,13 +94,14 @@ def _pieces(
 def shown_explanation(found: Explanation, width: int, *, with_rows: bool = True) -> Shown:
     """Returns the draws and pieces of each row, unless these are left out, and the weights in force."""
     head = f"{named_step(found.step)}, lane {found.lane}: the largest of the credits is drawn from"
-    weights = new_table("dataset", "#share", title=f"weights since step {found.in_force_since}:")
+    weights = new_table("dataset", "#share", title="weights:")
     for name, part in zip(found.names, found.planned, strict=True):
         add_row(weights, name, f"{part / PARTS:.4%}")
     tables = []
     for row in found.rows if with_rows else ():
         tables += [draws_of(found, row), _pieces(row.row, row.texts, width, row.drawn_for)]
-    notes = [f"set by {describe_entry(entry)}" for entry in found.entries]
+    notes = [f"weights since step {found.in_force_since}"]
+    notes += [f"set by {describe_entry(entry)}" for entry in found.entries]
     if found.work_source != "mixture":
         notes.append(f"the work source is {found.work_source}, which may choose by other rules")
     return Shown(head=head, tables=[*tables, weights], notes=[*notes, *found.notes])

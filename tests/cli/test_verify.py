@@ -16,9 +16,11 @@ from tests.helpers import make_recipe, open_small, take_steps, union, words, wri
 from tests.test_verify import edit, flip, train
 from zephon.cli import build_app
 from zephon.cli.verify import missing_ranks
+from zephon.dataset import Dataset
 from zephon.indexing import index_recipe
 from zephon.recipe import Recipe
 from zephon.runfolder import read_log_files
+from zephon.schedule import Stages
 
 pytestmark = pytest.mark.usefixtures("probed_once")
 
@@ -282,6 +284,22 @@ def test_attempts_with_and_without_a_catalogue_had_the_same_data(verify: Any, pl
     code, out, err = verify("both")
     assert (code, err) == (0, "")
     assert out == "equal: 32 rows of 4 steps compared, as 2 attempts logged them\n"
+
+
+def test_an_attempt_before_a_dataset_was_added_had_the_same_data(verify: Any, place: Path) -> None:
+    write_jsonl(place / "data" / "math.jsonl", words("math", 60))
+    first = Recipe.from_toml(place / "recipe.toml")
+    math = Dataset.from_path("math", "data/math.jsonl")
+    weights = Stages({0: {"web": 1, "code": 1, "math": 0}, 3: {"web": 1, "code": 1, "math": 1}})
+    options: Any = {"executor": "inline", "run_folder": place / "more", "cache": place / "cache"}
+    state: dict[str, Any] = {}
+    for recipe in (first, replace(first, datasets=(*first.datasets, math), schedule=weights)):
+        with recipe.loader(**options, backend="tokenizers") as loader:
+            if state:
+                loader.load_state_dict(state)
+            take_steps([loader], 2)
+            state = loader.state_dict()
+    assert verify("more") == (0, "equal: 32 rows of 4 steps compared, as 2 attempts logged them\n", "")
 
 
 def test_tokens_that_differ_are_printed(verify: Any, place: Path) -> None:

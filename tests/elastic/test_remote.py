@@ -39,7 +39,6 @@ from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.loader import Loader
 from zephon.options import LoaderOptions
-from zephon.readers import jsonl
 from zephon.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +102,7 @@ def _leaves_nothing_open() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes chunks and blocks small, so that files are read during the whole run, and faults pass soon."""
-    monkeypatch.setattr(jsonl, "CHUNK_BYTES", 256)
+    monkeypatch.setattr("zephon.readers.lines.CHUNK_BYTES", 256)
     monkeypatch.setattr(feed, "MIN_BLOCK_BYTES", 64)
     monkeypatch.setattr(feed, "MAX_BLOCK_BYTES", 64)
     monkeypatch.setattr(feed, "GROUP_BYTES", 256)

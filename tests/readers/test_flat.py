@@ -165,6 +165,25 @@ def test_offsets_that_do_not_fit_are_refused_at_open(name: str, data: Path) -> N
     assert [(i, fault.kind) for i, fault in found.faults] == [(0, "damaged")]
 
 
+@pytest.mark.parametrize("name", ["a.npy", "a.offsets.npy"])
+def test_a_damaged_header_is_refused_or_says_what_the_file_holds(name: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    write_npy(data, DOCUMENTS)
+    path = data / name
+    good = path.read_bytes()
+    refused = 0
+    for at in range(good.index(b"}") + 2):
+        for part in (bytes([good[at] ^ 1]), b'"', b"{", b"9", b"\xff", b""):
+            path.write_bytes(good[:at] + part + good[at + 1 :])
+            try:
+                found = documents(opened(data))
+            except DataError as error:
+                refused += str(error).count("\n") == 3
+            else:
+                assert found == DOCUMENTS
+    assert refused > 100
+
+
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int16", ">u2", "<U3", "bool"])
 def test_an_npy_file_of_something_else_is_refused(dtype: str, tmp_path: Path) -> None:
     write_npy(tmp_path / "data", DOCUMENTS, dtype)

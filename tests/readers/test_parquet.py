@@ -265,15 +265,18 @@ from pathlib import Path
 from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.readers import open_reader
+from zephon.selection import select
 
 path, cache = Path(sys.argv[1]), Path(sys.argv[2])
 good = path.read_bytes()
 size = int.from_bytes(good[-8:-4], "little") + 8
+dataset = Dataset.from_path("web", str(path), where="n >= 3")
 refused = 0
 for at in range(len(good) - size, len(good)):
     path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
     try:
-        open_reader(Dataset.from_path("web", str(path)), base=path.parent, cache=cache, spool_bytes=1).close()
+        reader = open_reader(dataset, base=path.parent, cache=cache, spool_bytes=1)
+        select(dataset, reader, cache).close()
     except DataError:
         refused += 1
 print(size, refused)
@@ -283,7 +286,8 @@ print(size, refused)
 @pytest.mark.slow
 def test_no_flipped_bit_of_a_footer_ends_the_process(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": [f"t{i}" for i in range(50)]}), path, row_group_size=25)
+    columns = {"text": [f"t{i}" for i in range(50)], "n": range(50)}
+    pq.write_table(pa.table(columns), path, row_group_size=25)
     done = subprocess.run(
         [sys.executable, "-c", FLIPS, str(path), str(tmp_path / "cache")], capture_output=True, text=True
     )
@@ -312,3 +316,19 @@ def test_a_file_with_damaged_row_groups_has_one_sample(data: Path) -> None:
     assert [fault.kind for _, fault in reader.read(0).faults] == ["damaged"]
     os.link(path, data / "another name of it")
     assert [fault.kind for _, fault in reader.read(0).faults] == ["damaged"]
+
+
+def test_a_row_group_of_less_than_no_rows_is_damage(data: Path) -> None:
+    """A bit of the footer: 50 is 100 there, and 101 is -51."""
+    path = write(data, "a.parquet", [str(i) for i in range(50)], use_dictionary=False, compression="none")
+    content = path.read_bytes()
+    size = int.from_bytes(content[-8:-4], "little") + 8
+    flipped = []
+    for at in [at for at in range(len(content) - size, len(content) - 8) if content[at] == 100]:
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        try:
+            flipped += opened(data).chunks().num_documents.tolist()
+        except DataError:
+            continue
+    assert flipped
+    assert min(flipped) >= 0

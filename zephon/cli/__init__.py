@@ -143,10 +143,10 @@ def main() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows escapes
-    _watch_interrupts()
     try:
+        _watch_interrupts()
         build_app()(prog_name="zephon")
-    except KeyboardInterrupt as error:  # while the commands were imported
+    except KeyboardInterrupt as error:  # before there was a command
         sys.exit(report_error(error, as_json="--json" in sys.argv))
 
 

@@ -81,7 +81,6 @@ MEANING = {
     Exit.INTERRUPTED: "interrupted",
 }
 BY_CLASS: Sequence[tuple[type[BaseException] | tuple[type[BaseException], ...], Exit]] = (
-    (KeyboardInterrupt, Exit.INTERRUPTED),
     (StateError, Exit.STATE),
     (WorkerError, Exit.WORKER),
     ((DataError, OSError), Exit.DATA),
@@ -115,12 +114,13 @@ def as_usage(**options: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, LookupError) as error:
-        message = str(error.args[0])
+        message = str(error)
         name = next((name for name in options if message.startswith(f"`{name}`")), None)
-        if options and name is None:
+        if (options and name is None) or isinstance(error, KeyError | IndexError):
             raise
-        cured = message if name is None else message.replace(f"`{name}`", options[name])
-        raise typer.BadParameter(cured) from None
+        for each, option in options.items():
+            message = message.replace(f"`{each}`", option)
+        raise typer.BadParameter(message) from None
 
 
 RecipeArgument = Annotated[
@@ -307,11 +307,12 @@ def write_table(table: Table) -> None:
 
 def new_table(*headers: str, title: str = "") -> Table:
     """Returns an empty table; numbers go to the right where the header begins with `#`."""
-    table = Table(title=Text(title) if title else None, title_justify="left", box=None, pad_edge=False)
+    heading = Text(title, no_wrap=True, overflow="ignore") if title else None  # it may be wider than the rest
+    table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
     for header in headers:
         right = header.startswith("#")
         table.add_column(
-            Text(header.removeprefix("#")),
+            Text(visible(header.removeprefix("#"))),
             justify="right" if right else "left",
             overflow="fold",
             no_wrap=right,
@@ -371,7 +372,12 @@ def parse_range(text: str, *, option: str, first: int = 0) -> range:
 
 
 def exit_code(error: BaseException) -> Exit:
-    """Returns the exit code of an error."""
+    """Returns the exit code of an error: of one that a library made of a Ctrl-C that of the Ctrl-C."""
+    origin: BaseException | None = error
+    while origin is not None:
+        if isinstance(origin, KeyboardInterrupt):
+            return Exit.INTERRUPTED
+        origin = origin.__cause__ or origin.__context__
     return next((code for classes, code in BY_CLASS if isinstance(error, classes)), Exit.UNEXPECTED)
 
 
@@ -381,7 +387,7 @@ def report_error(error: BaseException, *, as_json: bool) -> Exit:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.PIPE_CLOSED
     code = exit_code(error)
-    message = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+    message = "interrupted" if code is Exit.INTERRUPTED else str(error)
     if code is Exit.UNEXPECTED or isinstance(error, KeyError) or not message:
         message = f"{type(error).__name__}: {message}"
     if os.environ.get("ZEPHON_TRACEBACK") == "1":

@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Protocol, cast
 
 import typer
 
 from zephon.cli.common import JsonOption, visible, write, write_json
 from zephon.cli.discover import TEXT, FoundDataset, LeftOut, find_datasets, find_tokenizer
 from zephon.errors import CheckError, DataError
+from zephon.plugins import load_all
 from zephon.recipe import Recipe
 from zephon.runtables import write_atomically
 from zephon.tokenizer.file import find_tokenizer_file, read_tokenizer_file
@@ -29,6 +30,23 @@ GLOBAL_BATCH_SIZE = 32
 WEIGHTS_SUM = 100
 PLACEHOLDER = "PATH/OF/YOUR/tokenizer.json"
 
+TemplateOption = Annotated[
+    str,
+    typer.Option(
+        "--template",
+        metavar="NAME",
+        help="A curriculum of a public recipe, by a plugin such as zephon-curriculum, as the schedule.",
+    ),
+]
+RoleOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--role",
+        metavar="ROLE=DATASET,...",
+        help="Which datasets play a role of the template; else that of the same name.",
+    ),
+]
+
 
 def init(
     paths: Annotated[
@@ -39,6 +57,8 @@ def init(
         Path | None,
         typer.Option("--tokenizer", help="A tokenizer.json or its folder; else looked for near the data."),
     ] = None,
+    template: TemplateOption = "",
+    role: RoleOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a recipe that is there.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -48,7 +68,7 @@ def init(
     JSONL, CSV and text, also compressed, Parquet, Arrow, what Hugging Face `datasets` saved, and files of
     token ids are found, on disks and behind URLs. What cannot be read, or has no text column, is left out
     and named.
-    Weights are in proportion to the size of the files.
+    Weights are in proportion to the size of the files, or those of a template.
     """
     if out.exists() and not force:
         raise CheckError.explained(
@@ -58,11 +78,14 @@ def init(
             cure="give another name with --out, or --force",
         )
     datasets, left_out = find_datasets(paths)
+    schedule = None
+    if template or role:
+        schedule = schedule_lines(find_template(template), role or (), [each.name for each in datasets])
     found = (
         find_tokenizer(paths, out) if tokenizer is None else find_tokenizer_file(str(tokenizer), Path.cwd())
     )
     new = out.with_name(f".{out.name}.new")  # in place only once it can be read
-    write_atomically(new, recipe_text(datasets, left_out, found, out))
+    write_atomically(new, recipe_text(datasets, left_out, found, out, schedule))
     try:
         Recipe.from_toml(new)
         os.replace(new, out)
@@ -73,14 +96,63 @@ def init(
     _say(datasets, left_out, found, out, as_json=as_json)
 
 
+class Template(Protocol):
+    """A curriculum of roles; a plugin of `templates` is a function that returns some."""
+
+    name: str
+    summary: str
+    source: str
+    """Where its numbers are published."""
+    roles: Mapping[str, str]
+    """Role -> what plays it."""
+
+    def table(self, datasets: Mapping[str, Sequence[str]]) -> Mapping[str, Any]:
+        """Returns the `[schedule]` table with the datasets of each role; positions are parts of the run."""
+        ...
+
+
+def find_template(name: str) -> Template:
+    """Returns the template of that name, of any plugin."""
+    found = {each.name: each for given in load_all("templates").values() for each in given()}
+    if name not in found:
+        known = ", ".join(found) or "those of plugins, such as zephon-curriculum, and none is installed"
+        raise typer.BadParameter(f"--template must be one of {known}, got {name!r}")
+    return cast(Template, found[name])
+
+
+def schedule_lines(template: Template, roles: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Returns the `[schedule]` of a template, of which every role is played and every dataset plays one."""
+    played = {role: [role] for role in template.roles if role in names}
+    played |= {role: players.split(",") for role, _, players in (each.partition("=") for each in roles)}
+    playing = [name for players in played.values() for name in players]
+    for what, wrong in (
+        ("role {!r} is none of the template", [role for role in played if role not in template.roles]),
+        ("role {!r} is played by no dataset", [role for role in template.roles if role not in played]),
+        ("no dataset is named {!r}", [name for name in playing if name not in names]),
+        ("dataset {!r} plays no role", [name for name in names if name not in playing]),
+    ):
+        if wrong:
+            raise typer.BadParameter(
+                f"{what.format(wrong[0])}; --role takes ROLE=DATASET,... for roles "
+                f"{', '.join(template.roles)} and datasets {', '.join(names)}"
+            )
+    lines = [f"# {template.name}: {template.summary}", f"# Source: {template.source}", "[schedule]"]
+    for field, value in template.table(played).items():
+        is_list = isinstance(value, list)
+        entries = [f"    {toml_value(entry)}," for entry in value] if is_list else []
+        lines += [f"{field} = [", *entries, "]"] if is_list else [f"{field} = {toml_value(value)}"]
+    return lines
+
+
 def recipe_text(
-    datasets: Sequence[FoundDataset], left_out: Sequence[LeftOut], tokenizer: Path | None, out: Path
+    datasets: Sequence[FoundDataset],
+    left_out: Sequence[LeftOut],
+    tokenizer: Path | None,
+    out: Path,
+    schedule: Sequence[str] | None = None,
 ) -> str:
-    """Returns the recipe as TOML with comments."""
+    """Returns the recipe as TOML with comments; its `[schedule]` is that given, else constant weights."""
     base = out.resolve().parent
-    total = sum(dataset.num_bytes for dataset in datasets)
-    weights = [max(1, round(WEIGHTS_SUM * dataset.num_bytes / max(1, total))) for dataset in datasets]
-    width = max(len(dataset.name) for dataset in datasets)
     lines = [
         "# A recipe for zephon: everything that decides what a model reads. The same recipe gives the same",
         "# batches on any number of GPUs. Relative paths start at the folder of this file.",
@@ -89,7 +161,9 @@ def recipe_text(
         f"global_batch_size = {GLOBAL_BATCH_SIZE}   # rows of one optimizer step, over all GPUs",
         "# lanes = 32             # logical streams, by default as many as rows; the number of data-parallel",
         "#                        # ranks must divide them, now and after any restart",
-        "# total_steps = 1000     # length of the run, where a schedule needs to know it",
+        "# total_steps = 1000     # length of the run, where a schedule needs to know it"
+        if schedule is None
+        else "total_steps = 1000       # length of the run, of which the schedule's positions are parts",
         "",
         "[tokenize]",
         *_tokenizer_lines(tokenizer, base),
@@ -98,6 +172,20 @@ def recipe_text(
         f"seq_len = {SEQ_LEN}           # tokens of a row",
         'kind = "wrap"            # full rows, documents go on in the next; "best_fit": whole documents',
         "",
+        *(_constant_lines(datasets) if schedule is None else schedule),
+    ]
+    for dataset in datasets:
+        lines += ["", *_dataset_lines(dataset, base)]
+    for other in left_out:
+        lines += ["", f"# Left out: {toml_value(_relative(other.path, base))}", f"#   {visible(other.why)}"]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _constant_lines(datasets: Sequence[FoundDataset]) -> list[str]:
+    total = sum(dataset.num_bytes for dataset in datasets)
+    weights = [max(1, round(WEIGHTS_SUM * dataset.num_bytes / max(1, total))) for dataset in datasets]
+    width = max(len(dataset.name) for dataset in datasets)
+    return [
         "[schedule]",
         'kind = "constant"        # the same weights at every step; "stages" changes them at given steps',
         "",
@@ -107,11 +195,6 @@ def recipe_text(
             for d, w in zip(datasets, weights, strict=True)
         ),
     ]
-    for dataset in datasets:
-        lines += ["", *_dataset_lines(dataset, base)]
-    for other in left_out:
-        lines += ["", f"# Left out: {toml_value(_relative(other.path, base))}", f"#   {visible(other.why)}"]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _tokenizer_lines(tokenizer: Path | None, base: Path) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +32,6 @@ from zephon.cli.common import (
 )
 from zephon.continuing import accepting_changes
 from zephon.errors import CheckError
-from zephon.lock import lock_hashes
 from zephon.logged import Difference
 from zephon.opened import open_recipe
 from zephon.options import LoaderOptions
@@ -49,6 +48,7 @@ from zephon.runfolder import (
     read_lock,
 )
 from zephon.runtables import read_table
+from zephon.state import known_lock
 from zephon.verify import Outcome, Plan, replay_run, verify_run
 
 ROLE = "run folder"
@@ -191,8 +191,9 @@ def compare_folder(plan: Plan, lock: dict[str, Any] | None) -> tuple[list[Change
     changes, _ = compare_descriptions(plan.folder, plan.opened)
     notes = [] if lock is not None else [f"the run folder has no {LOCK}: data and tokenizer are not compared"]
     if lock is not None:
-        ours = hash_json(lock_hashes(lock))
-        others = sorted({file.attempt for file in plan.files if file.lock not in ("", ours)})
+        run = replace(plan.opened, lock=lock)  # an attempt may have had fewer datasets, before one was added
+        ours = {hash_json(known_lock(run, 1 + i)) for i in range(len(run.recipe.datasets))}
+        others = sorted({file.attempt for file in plan.files if file.lock not in ("", *ours)})
         if others:
             notes.append(
                 f"attempt{_plural(others)} {_ranges(others)} had other data, tokenizer or plugins than "

@@ -7,7 +7,7 @@ ids: whatever id ends a document may stand inside another.
 from __future__ import annotations
 
 import io
-import threading
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from zephon.dataset import Dataset
-from zephon.errors import DataError
+from zephon.errors import DataError, shorten
 from zephon.files import read_range
 from zephon.paths import DataFile
 from zephon.readers.base import Origin, RandomReader, Reader, first_line
@@ -34,8 +34,9 @@ HEADER_BYTES = 8 << 10
 """More than the header of an array with one dimension takes."""
 TOKEN_TYPES = tuple(np.dtype(name).newbyteorder("<") for name in DTYPES if name != "int16")
 OFFSET_TYPES = (np.dtype("<i8"), np.dtype("<u8"))
-_PARSING = threading.Lock()
-"""A header is a Python literal, and parsers of CPython 3.11 that run in several threads at once may fail."""
+_DESCR = re.compile(rb"""['"]descr['"]\s*:\s*['"]([<>=|]?[biufcmMOSUV]\d{0,9})['"]""")
+_SHAPE = re.compile(rb"""['"]shape['"]\s*:\s*\(([\d\s,]{0,99})\)""")
+"""The fields of a header; that of structures has another `descr`."""
 
 
 def open_flat(origin: Origin) -> Reader | RandomReader:
@@ -161,20 +162,27 @@ class FlatFiles:
         return found
 
     def _header(self, file: DataFile) -> Numbers:
-        """Returns the array that a .npy file holds by its header; nothing in it is ever unpickled."""
+        """Returns the array that a .npy file holds by its header, which is a Python literal; never unpickles.
+
+        Its fields are looked for as writers write them: parsers of literals raise what they like, in several
+        threads at once too.
+        """
         stream = io.BytesIO(read_range(self._name, file, 0, HEADER_BYTES))
         try:
             version = npy.read_magic(stream)
-            if version not in ((1, 0), (2, 0)):
-                raise Misfit(f"{file.name}: version {version} of .npy, 1.0 and 2.0 are known")
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            with _PARSING:
-                shape, _, dtype = read(stream)
         except ValueError as error:
             raise Misfit(f"{file.name}: {first_line(error)}") from None
-        if len(shape) != 1:
-            raise Misfit(f"{file.name}: an array of shape {shape}, it has one dimension")
-        start, count = stream.tell(), int(shape[0])
+        if version not in ((1, 0), (2, 0)):
+            raise Misfit(f"{file.name}: version {version} of .npy, 1.0 and 2.0 are known")
+        header = stream.read(int.from_bytes(stream.read(2 if version == (1, 0) else 4), "little"))
+        descr, shape = _DESCR.search(header), _SHAPE.search(header)
+        dtype = None if descr is None else _dtype(descr[1].decode())
+        if dtype is None or shape is None:
+            raise Misfit(f"{file.name}: the header {shorten(header)}")
+        numbers = [int(number) for number in re.findall(rb"\d+", shape[1])]
+        if len(numbers) != 1:
+            raise Misfit(f"{file.name}: an array of shape {tuple(numbers)}, it has one dimension")
+        [count], start = numbers, stream.tell()
         if start + count * dtype.itemsize != file.size_bytes:
             raise Misfit(f"{file.name}: {file.size_bytes:,} bytes for {count:,} x {dtype} behind {start}")
         return Numbers(dtype, start, count)
@@ -211,3 +219,10 @@ class FlatFiles:
         tokens = self._tokens(file)
         places = tokens.start + self._read_offsets(file, first, num_documents) * tokens.dtype.itemsize
         return Spans(places[:-1], np.diff(places), np.arange(num_documents + 1))
+
+
+def _dtype(name: str) -> np.dtype[Any] | None:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return None

@@ -131,8 +131,11 @@ class ParquetReader(TableReader):
         if DAMAGED in places:
             return frozenset()
         self.check_columns(number, where.columns)
-        metadata = self.footer(number)
-        kept = set(row_groups(where, metadata, _schema(metadata)))
+        metadata, footer = self._footer(number)
+        try:
+            kept = set(row_groups(where, footer, _schema(metadata)))
+        except (pa.ArrowException, OSError):  # damaged: reading says how
+            return frozenset()
         return frozenset(chunk for chunk, place in enumerate(places, first) if place not in kept)
 
     def check_columns(self, number: int, columns: Sequence[str]) -> None:
@@ -140,7 +143,7 @@ class ParquetReader(TableReader):
         self._checked.get((number, *columns), lambda: self._check_columns(number, columns))
 
     def _check_columns(self, number: int, columns: Sequence[str]) -> bool:
-        metadata, file = self.footer(number), self.table.files[number]
+        metadata, file = self._footer(number)[0], self.table.files[number]
         check_columns(self.name, file, _schema(metadata).names, columns)
         try:
             check_groups(metadata, _leaves(metadata, columns))
@@ -150,7 +153,7 @@ class ParquetReader(TableReader):
 
     def _read_columns(self, number: int, file: DataFile, chunk: int, columns: list[str]) -> Any:
         """Returns the columns of a row group, each read in one range."""
-        metadata, group = self.footer(number), int(self.table.places[chunk])
+        metadata, group = self._footer(number)[0], int(self.table.places[chunk])
         window = _Window(lambda start, size: read_range(self.name, file, start, size), file.size_bytes)
         row_group = metadata.row_group(group)
         for leaf in _leaves(metadata, columns):
@@ -160,13 +163,14 @@ class ParquetReader(TableReader):
         check_read(self.name, file)
         return table
 
-    def footer(self, number: int) -> Any:
-        """Returns the parsed footer of a file, of which the last few are kept."""
+    def _footer(self, number: int) -> tuple[Any, bytes]:
+        """Returns the footer of a file, parsed and as it is; the last few are kept."""
         return self._footers.get(number, lambda: self._read_footer(self._file(number)))
 
-    def _read_footer(self, file: DataFile) -> Any:
+    def _read_footer(self, file: DataFile) -> tuple[Any, bytes]:
         try:
-            return parse_footer(self._ends(file)[0])
+            footer = self._ends(file)[0]
+            return parse_footer(footer), footer
         except _FooterFault as fault:
             raise self._unreadable(file, fault) from None
 
@@ -193,7 +197,9 @@ class _Window(io.RawIOBase):
         self._position = 0
 
     def fill(self, start: int, size: int) -> None:
-        """Reads a range, to be at hand."""
+        """Reads a range, to be at hand; raises `OSError` for one that is not in the file."""
+        if start < 0 or size < 0 or start + size > self._size_bytes:
+            raise OSError(f"a column of {size:,} bytes at {start:,} in a file of {self._size_bytes:,}")
         self._ranges.append((start, self._read(start, size)))
 
     def readable(self) -> bool:
@@ -213,6 +219,8 @@ class _Window(io.RawIOBase):
     def read(self, size: int = -1, /) -> bytes:
         """Returns the bytes from the position on."""
         start = self._position
+        if start < 0:
+            raise OSError(f"data at byte {start:,}")
         end = self._size_bytes if size < 0 else min(start + size, self._size_bytes)
         self._position = max(start, end)
         for first, data in self._ranges:
@@ -236,14 +244,21 @@ def check_groups(metadata: Any, leaves: Sequence[int]) -> None:
     """
     if not leaves:
         return
+    kinds = {leaf: metadata.schema.column(leaf).physical_type for leaf in leaves}
     with pq.ParquetFile(pa.PythonFile(_Window(_no_data, 1 << 40), "r"), metadata=metadata) as source:
         for group in range(metadata.num_row_groups):
             try:
                 source.reader.read_row_group(group, column_indices=list(leaves), use_threads=False)
             except _NoDataError:
-                continue
+                pass
             except (pa.ArrowException, OSError) as error:
                 raise _FooterFault(first_line(error)) from None
+            found = metadata.row_group(group)
+            for leaf, kind in kinds.items():
+                column = found.column(leaf)
+                if column.physical_type != kind or min(found.num_rows, column.total_uncompressed_size) < 0:
+                    got = f"{found.num_rows:,} rows, {column.total_uncompressed_size:,} bytes"
+                    raise _FooterFault(f"row group {group}: {got} of {column.physical_type} for {kind}")
 
 
 def _schema(metadata: Any) -> Any:

@@ -67,13 +67,18 @@ def read_tokenizer_file(
     table = _parse(path, data)
     bos_token = _find_token("bos", bos, table, path)
     eos_token = _find_token("eos", eos, table, path)
+    try:
+        blueprint = _rewrite(table, bos_token, eos_token, parse_special)
+    except UnicodeEncodeError as error:
+        got = f"a lone surrogate, {error.object[error.start]!r}, which is no text"
+        raise explain_file(path, got) from error
     return TokenizerFile(
         path=path,
         file_hash=hashlib.sha256(data).hexdigest(),
         bos_token=bos_token,
         eos_token=eos_token,
         added_tokens=tuple(entry["content"] for entry in _added(table)),
-        blueprint=_rewrite(table, bos_token, eos_token, parse_special),
+        blueprint=blueprint,
     )
 
 

@@ -20,6 +20,7 @@ from zephon.cli.common import (
     JsonOption,
     LateProgress,
     add_row,
+    as_usage,
     new_table,
     parse_range,
     write,
@@ -61,12 +62,10 @@ PointsOption = Annotated[
     str | None, typer.Option("--points", metavar="A=1,...", help="Percentage points more: code=+10.")
 ]
 ScheduleOption = Annotated[
-    Path | None,
-    typer.Option("--schedule", help="A TOML file with another [schedule]."),
+    Path | None, typer.Option("--schedule", help="A TOML file with another [schedule].")
 ]
 AddOption = Annotated[
-    Path | None,
-    typer.Option("--add", help="A TOML file of [[datasets]], opened at the next start."),
+    Path | None, typer.Option("--add", help="A TOML file of [[datasets]], opened at the next start.")
 ]
 RetireOption = Annotated[list[str] | None, typer.Option("--retire", help="A dataset that gets no share.")]
 SkipStepsOption = Annotated[
@@ -102,8 +101,7 @@ NoEstimateOption = Annotated[
     bool, typer.Option("--no-estimate", help="Measure nothing: epochs stay unknown.")
 ]
 StepsOption = Annotated[
-    int | None,
-    typer.Option("--steps", min=1, help="Steps to plan; default total_steps."),
+    int | None, typer.Option("--steps", min=1, help="Steps to plan; default total_steps.")
 ]
 
 
@@ -145,7 +143,8 @@ def amend(
         skip_documents=read_documents(skip_documents) if skip_documents else None,
         withdraw=tuple(withdraw or ()), reason=reason, author=_author() if author is None else author,
     )  # fmt: skip
-    draft = make_draft(log_of(run), request, newest_step=newest_step(run))
+    with as_usage(), as_usage(at_step="--at-step", until="--until"):
+        draft = make_draft(log_of(run), request, newest_step=newest_step(run))
     outcome = Outcome(None, "", False) if dry_run else send(run, draft, wait)
     if as_json:
         write_json(draft_json(draft) | {"entry": outcome.number, "verdict": outcome.verdict})
@@ -218,7 +217,7 @@ def draft_json(draft: Draft) -> dict[str, Any]:
         "at_step": draft.proposal.at_step,
         "until": draft.proposal.until,
         "ops": [describe(op) for op in draft.proposal.ops],
-        "repeats": draft.repeats,
+        "repeats": draft.repeats and draft.repeats.number,
         "first_step": draft.first_step,
         "first_legal_step": draft.first_legal,
         "removed_stages": _removed(draft),
@@ -328,7 +327,7 @@ def draw(draft: Draft, planned: Any, outcome: Outcome) -> None:
             f"legal step is {draft.first_legal}"
         )
     if draft.repeats is not None:
-        write(f"entry {draft.repeats} asks for this in the same words, which counts once; see --again")
+        write(f"entry {draft.repeats.number} asks for this in the same words, which counts once; see --again")
     if outcome.number is None:
         write("dry run: nothing was written")
     else:

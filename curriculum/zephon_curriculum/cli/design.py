@@ -16,17 +16,17 @@ from zephon.cli.common import (
     RecipeArgument,
     SetOption,
     Source,
+    as_usage,
     visible,
     write,
     write_json,
 )
-from zephon_curriculum.cli.fit import MaxShareOption, MinShareOption, SeedOption
+from zephon_curriculum.cli.fit import SHARE_OPTIONS, MaxShareOption, MinShareOption, SeedOption
 from zephon_curriculum.cli.pairs import parse_pairs
 from zephon_curriculum.laws.designs import (
     DESIGN_KINDS,
     DIRICHLET,
     RATIOS,
-    SOBOL,
     Design,
     dirichlet_design,
     sobol_design,
@@ -66,13 +66,14 @@ def design(
         raise typer.BadParameter(f"--prior: no dataset is named {unknown[0]!r}; got {', '.join(base.names)}")
     most = parse_pairs(max_share or (), option="--max-share")
     least = parse_pairs(min_share or (), option="--min-share")
-    if kind == DIRICHLET:
-        made = dirichlet_design(middle, runs, max_shares=most, min_shares=least, seed=seed)
-    elif kind == SOBOL:
-        names = [name for name, weight in middle.items() if weight]
-        made = sobol_design(names, runs, max_shares=most, min_shares=least, seed=seed)
-    else:
+    if kind not in DESIGN_KINDS:
         raise typer.BadParameter(f"--kind must be one of {', '.join(DESIGN_KINDS)}, got {kind!r}")
+    with as_usage(prior="--prior", **SHARE_OPTIONS):
+        if kind == DIRICHLET:
+            made = dirichlet_design(middle, runs, max_shares=most, min_shares=least, seed=seed)
+        else:
+            names = [name for name, weight in middle.items() if weight]
+            made = sobol_design(names, runs, max_shares=most, min_shares=least, seed=seed)
     files = write_design(made, base, out)
     if as_json:
         write_json(_as_json(made, files))

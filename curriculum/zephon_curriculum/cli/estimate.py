@@ -20,6 +20,7 @@ from zephon.cli.common import (
     RecipeArgument,
     SetOption,
     Source,
+    as_usage,
     visible,
     write,
     write_json,
@@ -62,8 +63,8 @@ def estimate(
 ) -> None:
     """Estimate tokens per byte, per document and in total of each dataset, with 95 % intervals.
 
-    Documents and tokens are those of one epoch, as a run draws them: BOS and EOS count. What was measured is
-    kept in the cache, so a second time nothing is read. JSON: what --out writes.
+    Documents and tokens are those of one epoch, as a run draws them: BOS and EOS count. Says first what it
+    reads; what was measured is kept in the cache, so a second time nothing is read. JSON: what --out writes.
     """
     asked = TokenEstimation(
         chunks=chunks,
@@ -76,8 +77,10 @@ def estimate(
     )
     source = Source(recipe=recipe, settings=settings, cache=cache, backend=backend)
     with LateProgress() as progress, closing(source.open(progress)) as opened:
+        with as_usage(pinned="--pin"):
+            cost = asked.cost(opened)
         if not as_json:
-            typer.echo(str(asked.cost(opened)), err=True)
+            typer.echo(str(cost), err=True)
         found = asked.measure(opened, report=progress)
     if out is not None:
         found.write(out)

@@ -14,6 +14,7 @@ import typer
 from zephon.cli.common import (
     JsonOption,
     LateProgress,
+    as_usage,
     visible,
     write,
     write_json,
@@ -29,6 +30,8 @@ MaxShareOption = Annotated[
 MinShareOption = Annotated[
     list[str] | None, typer.Option("--min-share", metavar="NAME=SHARE", help="At least this share.")
 ]
+SHARE_OPTIONS = {"max_shares": "--max-share", "min_shares": "--min-share"}
+"""The options by the arguments that they give."""
 
 RatiosArgument = Annotated[
     Path, typer.Argument(metavar="RATIOS.csv", help="run,DATASET,...: ratios of each run.")
@@ -75,8 +78,9 @@ def fit(
     compared = parse_pairs([baseline], option="--baseline") if baseline else None
     most = parse_pairs(max_share or (), option="--max-share")
     least = parse_pairs(min_share or (), option="--min-share")
-    swarm = read_swarm(ratios, losses, target or ())
-    with LateProgress() as progress:
+    names = {"kind": "--law", "targets": "--target", "baseline": "--baseline"}
+    with as_usage(**names, **SHARE_OPTIONS), LateProgress() as progress:
+        swarm = read_swarm(ratios, losses, target or ())
         fitted = fit_law(swarm, law)
         found = find_optimum(
             fitted, baseline=compared, max_shares=most, min_shares=least, num_bootstrap=bootstrap, seed=seed,

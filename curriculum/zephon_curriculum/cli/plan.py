@@ -1,6 +1,6 @@
 """`zephon plan`: what a run draws of each dataset, how often it is read and when it ends, before it runs.
 
-Upstream: the shell. Downstream: `zephon_curriculum.plan`, `.allocate`, `.exact_ends` and `.charts`. Without a
+Upstream: the shell. Downstream: `zephon_curriculum.plan` and `.estimation`. Without a
 file of estimates the lengths are measured, as `zephon estimate` does.
 """
 
@@ -24,15 +24,16 @@ from zephon.cli.common import (
     LateProgress,
     RecipeArgument,
     SetOption,
+    as_usage,
     visible,
     write,
     write_json,
 )
 from zephon_curriculum.cli.pairs import parse_pairs
-from zephon_curriculum.estimation.estimates import Estimates
+from zephon_curriculum.estimation.estimates import DatasetEstimate, Estimates
 from zephon_curriculum.estimation.measure import TokenEstimation
 from zephon_curriculum.opening import Named, Opening, folder_of, opened, recipe_of, table_of
-from zephon_curriculum.plan.allocate import cap_schedule
+from zephon_curriculum.plan.capping import cap_schedule
 from zephon_curriculum.plan.exact_ends import ExactEnds, exact_ends
 from zephon_curriculum.plan.make import plan as make_plan
 from zephon_curriculum.plan.planned import Effect, Plan
@@ -139,18 +140,13 @@ class _Found:
 def parse_epochs(text: str) -> float | dict[str, float]:
     """Returns the number of `3`, or the dataset and number of `math=3`."""
     name, equals, number = text.rpartition("=")
-    value = _positive(number, "--epochs takes N or NAME=N")
-    return {name: value} if equals else value
-
-
-def _positive(text: str, rule: str) -> float:
     try:
-        value = float(text)
+        value = float(number)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise typer.BadParameter(f"{rule}, a number > 0; got {text!r}")
-    return value
+        raise typer.BadParameter(f"--epochs takes N or NAME=N, a number > 0; got {text!r}")
+    return {name: value} if equals else value
 
 
 def _work(
@@ -182,22 +178,32 @@ def _data(asked: _Asked, recipe: Recipe, progress: LateProgress) -> Iterator[Ope
 def _plans(asked: _Asked, recipe: Recipe, data: Opened | None, estimates: Estimates | None) -> _Found:
     """Returns the plan; with bounds, that of the schedule they make, and what differs."""
     table = None if folder_of(asked.named) is None else table_of(asked.named, asked.how)
-    first = make_plan(
-        recipe, asked.steps, estimates, rate=asked.rate, epochs=asked.epochs, table=table, opened=data
-    )
-    if not (asked.caps or asked.floors):
-        return _Found(plan=first, comparison=None, exact=None)
-    sizes = {n: e.tokens.value for n, e in (estimates or {}).items() if e.tokens is not None}
+    with as_usage(
+        steps="--steps", rate="--rate", epochs="--epochs", max_epochs="--cap", min_epochs="--floor"
+    ):
+        first = make_plan(
+            recipe, asked.steps, estimates, rate=asked.rate, epochs=asked.epochs, table=table, opened=data
+        )
+        if not (asked.caps or asked.floors):
+            return _Found(plan=first, comparison=None, exact=None)
+        capped = _capped(asked, recipe, first, estimates or {})
+    second = make_plan(recipe, first.asked_steps, estimates, rate=asked.rate, table=capped, opened=data)
+    return _Found(plan=second, comparison=first.compare(second), exact=None)
+
+
+def _capped(
+    asked: _Asked, recipe: Recipe, first: Plan, estimates: Mapping[str, DatasetEstimate]
+) -> ScheduleTable:
+    """Returns the table within the bounds that are asked for, and those of `max_epochs`."""
+    sizes = {n: e.tokens.value for n, e in estimates.items() if e.tokens is not None}
     ends = {d.name: d.max_epochs for d in recipe.datasets if d.max_epochs is not None and d.name in sizes}
     caps = ends | {n: min(cap, ends.get(n, cap)) for n, cap in asked.caps.items()}
     if missing := [n for n in (*caps, *asked.floors) if n in recipe.names and n not in sizes]:
         raise ValueError(f"--cap and --floor need the tokens of {missing[0]!r}; give --estimates")
-    capped = cap_schedule(
+    return cap_schedule(
         first.asked_table, sizes=sizes, total_steps=first.asked_steps, tokens_per_step=recipe.tokens_per_step,
         max_epochs=caps, min_epochs=asked.floors,
     )  # fmt: skip
-    second = make_plan(recipe, first.asked_steps, estimates, rate=asked.rate, table=capped, opened=data)
-    return _Found(plan=second, comparison=first.compare(second), exact=None)
 
 
 def _write_files(planned: Plan, pictures: Sequence[Path], csv: Path | None) -> list[Path]:
@@ -205,17 +211,16 @@ def _write_files(planned: Plan, pictures: Sequence[Path], csv: Path | None) -> l
     for path in pictures:
         from zephon_curriculum.plan.charts import mixture_chart
 
-        mixture_chart(planned, path)
-    if csv is not None:
-        _write_csv(planned.asked_table, csv)
-    return [*pictures, *([] if csv is None else [csv])]
-
-
-def _write_csv(table: ScheduleTable, path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as stream:
+        with as_usage(path="--png and --svg: the file"):
+            mixture_chart(planned, path)
+    if csv is None:
+        return list(pictures)
+    table = planned.asked_table
+    with csv.open("w", encoding="utf-8", newline="") as stream:
         lines = writer(stream, lineterminator="\n")
         lines.writerow(["step", *table.names])
         lines.writerows([s, *e] for s, e in zip(table.starts, table.shares, strict=True))
+    return [*pictures, csv]
 
 
 def _as_json(found: _Found) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from zephon_curriculum.controllers.conformance import check_controller
 from zephon_curriculum.controllers.exp3 import Exp3
 from zephon_curriculum.controllers.power_law import PowerLaw, fit_power_law
 from zephon_curriculum.controllers.protocol import (
+    Advice,
     Controller,
     ControllerContext,
-    Decision,
     Observation,
     consult,
     fault_of,
@@ -26,9 +26,9 @@ from zephon_curriculum.controllers.threshold import Threshold
 
 __all__ = [
     "Ado",
+    "Advice",
     "Controller",
     "ControllerContext",
-    "Decision",
     "Exp3",
     "Learner",
     "Observation",

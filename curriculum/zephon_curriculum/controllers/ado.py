@@ -23,10 +23,10 @@ import numpy as np
 
 from zephon import PARTS
 from zephon_curriculum.controllers.config import (
-    check_fields,
     check_floor,
     check_number,
     check_whole,
+    fields_of,
 )
 from zephon_curriculum.controllers.measured import Floats, Measured, measure, with_floor
 from zephon_curriculum.controllers.power_law import PowerLaw, fit_power_law, smoothed
@@ -82,7 +82,7 @@ class Ado:
     @classmethod
     def from_config(cls, config: Mapping[str, Any], context: ControllerContext) -> Ado:
         """Returns the controller of a table `kind = "ado"`."""
-        return cls(context=context, **check_fields("ado", config, cls))
+        return cls(context=context, **fields_of("ado", config, cls))
 
     def decide(self, history: Sequence[Observation]) -> Mapping[str, float] | None:
         """Returns the weights after the newest observation; None in the warm-up, for a fault, without a fit.

@@ -8,19 +8,18 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
-from zephon import unknown_field
+from zephon_curriculum.schedules.fields import check_fields
 
 
-def check_fields(kind: str, config: Mapping[str, Any], controller: Any) -> dict[str, Any]:
-    """Returns the fields of `config` but `kind`; refuses one that the class does not have."""
-    known = [field.name for field in fields(controller) if field.name != "context"]
+def fields_of(kind: str, config: Mapping[str, Any], controller: Any) -> dict[str, Any]:
+    """Returns the fields of `config` but `kind`; refuses one that the class does not have, or lacks."""
+    own = {field.name: field.default for field in fields(controller) if field.name != "context"}
     given = {name: value for name, value in config.items() if name != "kind"}
-    for name in given:
-        if name not in known:
-            raise unknown_field(f"controller {kind}", name, sorted(known))
+    required = [name for name, default in own.items() if default is MISSING]
+    check_fields(f"controller {kind}", given, required, [name for name in own if name not in required])
     return given
 
 

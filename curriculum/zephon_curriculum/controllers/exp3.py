@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from zephon_curriculum.controllers.config import (
-    check_fields,
     check_floor,
     check_number,
     check_whole,
+    fields_of,
 )
 from zephon_curriculum.controllers.measured import Floats, Measured, forward_filled, measure, with_floor
 from zephon_curriculum.controllers.protocol import ControllerContext, Observation, fault_of
@@ -73,7 +73,7 @@ class Exp3:
     @classmethod
     def from_config(cls, config: Mapping[str, Any], context: ControllerContext) -> Exp3:
         """Returns the controller of a table `kind = "exp3"`."""
-        return cls(context=context, **check_fields("exp3", config, cls))
+        return cls(context=context, **fields_of("exp3", config, cls))
 
     def decide(self, history: Sequence[Observation]) -> Mapping[str, float] | None:
         """Returns the weights after the newest observation; None in the warm-up and where it has a fault."""

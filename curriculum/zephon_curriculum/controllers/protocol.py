@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from zephon import ScheduleTable, check_weights, find_plugin, shares_of
+from zephon import PARTS, ScheduleTable, check_weights, find_plugin, shares_of
+from zephon.cli.common import cut
 
 Number = Fraction | int | float
+BRIEF = 100
+"""Characters of an advice that a REPL shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +78,10 @@ class Controller(Protocol):
     where `decide` gave None: why nothing changes.
     """
 
-    every: int
-    """Steps between decisions: one is due when a whole multiple of it is complete."""
+    @property
+    def every(self) -> int:
+        """Returns the steps between decisions: one is due when a whole multiple of it is complete."""
+        ...
 
     def decide(self, history: Sequence[Observation]) -> Mapping[str, Number] | None:
         """Returns the weights from the first legal step on, or None for no change.
@@ -87,14 +92,18 @@ class Controller(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+@dataclass(frozen=True, slots=True, repr=False)
+class Advice:
     """What `consult` got of a controller."""
 
     weights: dict[str, int] | None
     """Shares of all datasets that sum to `zephon.PARTS`; None: no change."""
     reason: str
     """Why nothing changes; empty where something does."""
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{name} {part / PARTS:.2%}" for name, part in (self.weights or {}).items())
+        return f"Advice({cut(shares or self.reason, BRIEF)})"
 
 
 def make_controller(config: Mapping[str, Any], context: ControllerContext) -> Controller:
@@ -111,19 +120,19 @@ def is_due(controller: Controller, step: int) -> bool:
     return step > 0 and step % controller.every == 0
 
 
-def consult(controller: Controller, context: ControllerContext, history: Sequence[Observation]) -> Decision:
+def consult(controller: Controller, context: ControllerContext, history: Sequence[Observation]) -> Advice:
     """Returns the decision on `history`, as integers: what the curriculum log records.
 
     Whatever the controller is, it is not asked where the newest observation lacks a loss, or has one that is
     no finite number. Raises ValueError where the controller's weights cannot be used.
     """
     if fault := fault_of(history, context.names):
-        return Decision(None, f"held: {fault}")
+        return Advice(None, f"held: {fault}")
     weights = controller.decide(history)
     if weights is None:
         reason = getattr(controller, "reason", None)
-        return Decision(None, "no change" if reason is None else str(reason(history)))
-    return Decision(quantise(weights, context.names), "")
+        return Advice(None, "no change" if reason is None else str(reason(history)))
+    return Advice(quantise(weights, context.names), "")
 
 
 def quantise(weights: Mapping[str, Any], names: Sequence[str]) -> dict[str, int]:

@@ -13,8 +13,11 @@ from statistics import NormalDist
 from types import MappingProxyType
 
 from zephon import PARTS
+from zephon.cli.common import add_row, new_table
 from zephon_curriculum.controllers.power_law import PowerLaw
 from zephon_curriculum.controllers.protocol import Controller, ControllerContext, Observation, consult, is_due
+from zephon_curriculum.figures import plural, short
+from zephon_curriculum.results import Readable, Shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +40,34 @@ class Learner:
         return losses
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated:
+@dataclass(frozen=True, slots=True, repr=False)
+class Simulated(Readable):
     """What came of a simulation."""
 
     history: tuple[Observation, ...]
     """What was observed."""
     decisions: dict[int, dict[str, int]]
     """Step at which each decision was taken -> its shares."""
+
+    def shown(self) -> Shown:
+        """Returns the shares of the first and the last decision and the last losses, by dataset."""
+        head = f"{plural(len(self.decisions), 'decision')} on {plural(len(self.history), 'observation')}"
+        if not self.history:
+            return Shown(head=head)
+        newest, steps = self.history[-1], sorted(self.decisions)
+        taken = sorted({*steps[:1], *steps[-1:]})
+        table = new_table(
+            "dataset",
+            *(f"#at {step}" for step in taken),
+            f"#loss at {newest.step}",
+            "#tokens",
+            title="shares decided",
+        )
+        for name, tokens in newest.num_tokens.items():
+            loss = newest.losses[name]
+            shares = (f"{self.decisions[step][name] / PARTS:.2%}" for step in taken)
+            add_row(table, name, *shares, "-" if loss is None else f"{loss:.4g}", short(tokens))
+        return Shown(head=head, tables=[table])
 
 
 def simulate(

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zephon_curriculum.controllers.config import check_fields, check_number, check_whole
+from zephon_curriculum.controllers.config import check_number, check_whole, fields_of
 from zephon_curriculum.controllers.protocol import (
     ControllerContext,
     Number,
@@ -68,11 +68,7 @@ class Threshold:
     @classmethod
     def from_config(cls, config: Mapping[str, Any], context: ControllerContext) -> Threshold:
         """Returns the controller of a table `kind = "threshold"`."""
-        given = check_fields("threshold", config, cls)
-        for name in ("dataset", "weights"):
-            if name not in given:
-                raise ValueError(f"controller threshold: field {name!r} is missing")
-        return cls(context=context, **given)
+        return cls(context=context, **fields_of("threshold", config, cls))
 
     def decide(self, history: Sequence[Observation]) -> Mapping[str, Number] | None:
         """Returns the mixture of the switch; None before it, and once the mixture has been in force.

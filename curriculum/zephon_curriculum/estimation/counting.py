@@ -137,55 +137,26 @@ def count(
 ) -> Counted:
     """Returns the lengths of the documents of a design; with `encodes` false the tokens of texts are 0."""
     counter = _Counter(opened, frame, stream, encodes)
-    columns = (design.chunks, design.looked_at, design.counted_bytes)
-    parts: list[_Part] = []
+    columns = (design.chunks, design.inclusion, design.looked_at, design.counted_bytes)
+    parts: list[Counted | None] = []
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         for part in pool.map(counter, *(column.tolist() for column in columns)):
             parts.append(part)
             if report is not None:
                 report(f"estimate {frame.name}", len(parts), len(design.chunks))
-    kept = np.array([len(part.tokens) > 0 for part in parts])  # a file of a stream may hold nothing
-    parts = [part for part in parts if len(part.tokens)]
-    if not parts:
-        raise _no_documents(frame.name)
+    found = [part for part in parts if part is not None]
+    if not found:
+        raise DataError.explained(
+            f"dataset {frame.name!r}: no document was found",
+            got="none in any file that was looked at",
+            rule="a dataset holds at least one document",
+            cure="take the dataset out of the recipe",
+        )
     return Counted(
-        sample=Sample(
-            inclusion=design.inclusion[kept],
-            population=np.array([part.population for part in parts], np.int64),
-            looked_at=np.array([len(part.looked_at) for part in parts], np.int64),
-            looked_bytes=np.array([part.looked_at.sum() for part in parts], np.float64),
-            looked_variance=np.array([_variance(part.looked_at) for part in parts]),
-            counted=np.array([len(part.tokens) for part in parts], np.int64),
-            chance=np.concatenate([part.chance for part in parts]),
-            bytes=np.concatenate([part.looked_at[part.counted] for part in parts]).astype(np.float64),
-        ),
-        tokens=np.concatenate([part.tokens for part in parts]).astype(np.float64),
-        faulty=sum(part.faulty for part in parts),
+        sample=Sample.joined([part.sample for part in found]),
+        tokens=np.concatenate([part.tokens for part in found]),
+        faulty=sum(part.faulty for part in found),
     )
-
-
-def _no_documents(dataset: str) -> DataError:
-    return DataError.explained(
-        f"dataset {dataset!r}: no document was found",
-        got="none in any file that was looked at",
-        rule="a dataset holds at least one document",
-        cure="take the dataset out of the recipe",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """What was found of one chunk."""
-
-    population: int
-    looked_at: Int64
-    """Bytes of the documents looked at."""
-    counted: Int64
-    """Which of these were counted."""
-    chance: NDArray[np.float64]
-    tokens: Int64
-    """Of the documents that were counted."""
-    faulty: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,19 +168,31 @@ class _Counter:
     stream: str
     encodes: bool
 
-    def __call__(self, place: int, looked_at: int, counted_bytes: int) -> _Part:
-        """Returns what is found of the chunk at a place of the frame: bytes of some, tokens of fewer."""
+    def __call__(self, place: int, inclusion: float, looked_at: int, counted_bytes: int) -> Counted | None:
+        """Returns what is found of the chunk at a place of the frame: bytes of some, tokens of fewer.
+
+        None of a file of a stream that holds nothing.
+        """
         chunk, population, records = self._records(place, looked_at)
+        if not len(records):
+            return None
         num_bytes, tokens, faulty = self._read(chunk, records, encodes=False)
         counted, chance = np.arange(len(records)), np.ones(len(records))
         if self.encodes and not is_tokenized(self.opened, self.frame.index):
             name = f"{self.stream} {chunk} counted"
             counted, chance = draw_documents(num_bytes, counted_bytes, name)
             _, tokens, _ = self._read(chunk, records[counted], encodes=True)
-        return _Part(
-            population=population, looked_at=num_bytes, counted=counted, chance=chance,
-            tokens=as_packed(self.opened, tokens), faulty=faulty,
-        )  # fmt: skip
+        sample = Sample(
+            inclusion=np.array([inclusion]),
+            population=np.array([population]),
+            looked_at=np.array([len(records)]),
+            looked_bytes=np.array([float(num_bytes.sum())]),
+            looked_variance=np.array([float(num_bytes.var(ddof=1)) if len(records) > 1 else 0.0]),
+            counted=np.array([len(counted)]),
+            chance=chance,
+            bytes=num_bytes[counted].astype(np.float64),
+        )
+        return Counted(sample=sample, tokens=as_packed(self.opened, tokens).astype(np.float64), faulty=faulty)
 
     def _records(self, place: int, wanted: int) -> tuple[int, int, Int64]:
         """Returns the reader's chunk, how many documents may be drawn of it and those that are counted."""
@@ -290,10 +273,6 @@ def _unknown_ids(found: Tokens, vocab_size: int) -> dict[int, Fault]:
         document: Fault("not_tokens", f"the id {ids[wrong[first]]}", rule)
         for document, first in zip(documents.tolist(), firsts.tolist(), strict=True)
     }
-
-
-def _variance(values: Int64) -> float:
-    return float(values.var(ddof=1)) if len(values) > 1 else 0.0
 
 
 def as_packed(opened: Opened, lengths: Int64) -> Int64:

@@ -13,7 +13,8 @@ help.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from zephon_curriculum.chance import generator
 from zephon_curriculum.quantity import CONFIDENCE
 
 RESAMPLES = 2000
+ALIKE = 1e-12
+"""Chunks that differ by no more than rounding, as parts of the greatest."""
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -52,6 +55,12 @@ class Sample:
     """(d,) the probability with which each counted document is one, being looked at."""
     bytes: Float64
     """(d,) of each counted document."""
+
+    @classmethod
+    def joined(cls, samples: Sequence[Sample]) -> Sample:
+        """Returns the sample of all their chunks, in order."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: np.concatenate([getattr(one, name) for one in samples]) for name in names})
 
     @property
     def is_census(self) -> bool:
@@ -153,7 +162,8 @@ def bootstrap(
         return np.asarray(means[0] * len(sample.inclusion) if bottom is None else means[0] / means[1])
 
     value = float(statistic(*columns))
-    if all(np.ptp(column) == 0 for column in columns):
+    rests = top - (value / len(top) if bottom is None else value * bottom)
+    if np.abs(rests).max() <= ALIKE * np.abs(top).max():  # whichever are drawn
         return value, value
     found = stats.bootstrap(
         columns, statistic, n_resamples=RESAMPLES, vectorized=True, paired=True, method="BCa",

@@ -100,7 +100,7 @@ def dirichlet_design(
     0 are left out. Mixtures beyond a limit are drawn again.
     """
     names = tuple(name for name, weight in prior.items() if weight)
-    ratios = ratios_of(prior, tuple(prior), "prior")
+    ratios = ratios_of(prior, tuple(prior), "`prior`")
     centre = ratios[ratios > 0]
     low, high = strength
     if not 0 < low <= high < np.inf:

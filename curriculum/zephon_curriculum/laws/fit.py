@@ -7,7 +7,7 @@ well it foretells runs that it has not seen, by leaving out each run in turn; wi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -69,7 +69,7 @@ class Quadratic:
 
     constant: float
     linear: Floats
-    matrix: Floats
+    matrix: Floats = field(repr=False)
     """Symmetric, with zeros on the diagonal: as ratios sum to 1, squares say nothing that products do not."""
 
     def predict(self, ratios: Floats) -> Floats:
@@ -171,7 +171,7 @@ def fit_one(kind: str, ratios: Floats, losses: Floats, near: Law | None = None) 
         return fit_loglinear(ratios, losses, near if isinstance(near, LogLinear) else None)
     if kind == QUADRATIC:
         return fit_quadratic(ratios, losses)
-    raise ValueError(f"a law must be one of {', '.join(LAW_KINDS)}, got {kind!r}")
+    raise ValueError(f"`kind` must be one of {', '.join(LAW_KINDS)}, got {kind!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ class TargetFit:
     law: Law
     rmse: float
     """Of the runs it was fitted to."""
-    left_out: Floats
+    left_out: Floats = field(repr=False)
     """Of each run, the loss reached minus that foretold by a law fitted without it."""
     mean_rmse: float
     """Of the mean of the other runs, the forecast that knows no mixture."""

@@ -55,21 +55,22 @@ def make_limits(
     names: Sequence[str], max_shares: Mapping[str, float], min_shares: Mapping[str, float]
 ) -> ShareLimits:
     """Returns the limits of the shares; refuses those that no mixture keeps, and says by how much."""
-    for what, given in (("max share", max_shares), ("min share", min_shares)):
+    for what, given in (("`max_shares`", max_shares), ("`min_shares`", min_shares)):
         for name, value in given.items():
             if name not in names:
-                raise ValueError(f"{what}: no dataset is named {name!r}; the datasets are {', '.join(names)}")
+                raise ValueError(f"{what} names {name!r}, which is no dataset of {', '.join(names)}")
             if not 0 <= value <= 1:
-                raise ValueError(f"the {what} of {name!r} must be in [0, 1], got {value!r}")
+                raise ValueError(f"{what} of {name!r} must be in [0, 1], got {value!r}")
     low = np.array([min_shares.get(name, 0.0) for name in names])
     high = np.array([max_shares.get(name, 1.0) for name in names])
     for name, least, most in zip(names, low, high, strict=True):
         if least > most:
-            raise ValueError(f"the min share of {name!r}, {least:g}, is above its max share, {most:g}")
-    if high.sum() < 1 - 1e-12:
-        raise ValueError(f"max shares must sum to 1 or more, got {high.sum():g}: {1 - high.sum():g} short")
-    if low.sum() > 1 + 1e-12:
-        raise ValueError(f"min shares must sum to 1 or less, got {low.sum():g}: {low.sum() - 1:g} too much")
+            raise ValueError(f"`min_shares` of {name!r} must be <= its max share, {most:g}, got {least:g}")
+    least, most = low.sum(), high.sum()
+    if most < 1 - 1e-12:
+        raise ValueError(f"`max_shares` must sum to 1 or more, got {most:g}: {1 - most:g} short")
+    if least > 1 + 1e-12:
+        raise ValueError(f"`min_shares` must sum to 1 or less, got {least:g}: {least - 1:g} too much")
     return ShareLimits(low=low, high=high)
 
 

@@ -129,7 +129,8 @@ def find_optimum(
     """Returns the mixture of the lowest mean loss over the targets, within limits of the shares.
 
     `baseline` is what it is compared with, the proportional mixture for instance; default: the mean of the
-    runs. Raises `ValueError` for limits that no mixture keeps. Each bootstrap draw costs a fit for each target and a search.
+    runs. Raises `ValueError` for limits that no mixture keeps. Each bootstrap draw costs a fit for each
+    target and a search.
     """
     names = fit.swarm.names
     base = fit.swarm.ratios.mean(axis=0) if baseline is None else ratios_of(baseline, names, "`baseline`")

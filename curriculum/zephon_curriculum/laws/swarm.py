@@ -84,7 +84,7 @@ class Swarm(Readable):
     def only(self, targets: Sequence[str]) -> Swarm:
         """Returns the swarm with these targets alone, in this order."""
         if unknown := [target for target in targets if target not in self.targets]:
-            raise ValueError(f"no target is named {unknown[0]!r}; the targets are {', '.join(self.targets)}")
+            raise ValueError(f"`targets` names {unknown[0]!r}, which is none of {', '.join(self.targets)}")
         columns = [self.targets.index(target) for target in targets]
         return replace(self, targets=tuple(targets), losses=self.losses[:, columns])
 

@@ -205,12 +205,16 @@ def _laid(base: Steps, layer: Layer, names: tuple[str, ...], blobs: Blobs) -> St
 # Amendments -------------------------------------------------------------------------------------------------
 
 
+def _window(amendment: Amendment) -> tuple[int, int]:
+    return amendment.at_step, FOR_EVER if amendment.until is None else amendment.until
+
+
 def _parts_that_count(amendment: Amendment, later: Sequence[Amendment]) -> list[Amendment]:
     """Returns an amendment in the steps in which none of the `later` ones says all shares itself."""
-    parts = [(amendment.at_step, amendment.until or FOR_EVER)]
+    parts = [_window(amendment)]
     for other in later:
         if any(isinstance(op, Weights | Replace) for op in other.ops):
-            a, b = other.at_step, other.until or FOR_EVER
+            a, b = _window(other)
             cut = [part for first, last in parts for part in ((first, min(last, a)), (max(first, b), last))]
             parts = [(first, last) for first, last in cut if first < last]
     return [

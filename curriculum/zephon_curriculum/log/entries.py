@@ -133,27 +133,15 @@ def _parts(value: object) -> dict[str, int] | None:
 
 
 READ: Mapping[str, Callable[[object], Any]] = {
-    "names": lambda value: tuple(map(text, _list(value))),
-    "lead_steps": whole,
-    "table": text,
-    "fingerprint": text,
-    "version": text,
-    "at_step": whole,
-    "until": lambda value: None if value is None else whole(value),
-    "ops": lambda value: tuple(map(read_op, _list(value))),
-    "reason": text,
-    "author": text,
-    "proposal": whole,
-    "step": whole,
-    "from_step": whole,
-    "why": text,
-    "first_legal": whole,
-    "weights": _parts,
-    "inputs": lambda value: tuple(map(table, _list(value))),
-    "controller": text,
-    "parent": text,
+    "int": whole,
+    "int | None": lambda value: None if value is None else whole(value),
+    "str": text,
+    "tuple[str, ...]": lambda value: tuple(map(text, _list(value))),
+    "tuple[Op, ...]": lambda value: tuple(map(read_op, _list(value))),
+    "tuple[Mapping[str, Any], ...]": lambda value: tuple(map(table, _list(value))),
+    "Mapping[str, int] | None": _parts,
 }
-"""How each field is read; a name means the same in every kind."""
+"""How a field is read, by its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +195,8 @@ def read_body(given: Mapping[str, Any]) -> Body:
     kind = str(given.get("kind"))
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} is unknown; known are {', '.join(KINDS)}")
-    names = tuple(field.name for field in fields(KINDS[kind]))
-    return KINDS[kind](**read_fields(rest, names, READ, f"kind {kind}"))
+    found: Body = read_fields(KINDS[kind], rest, READ, f"kind {kind}")
+    return found
 
 
 def read_entry(data: bytes, number: int, previous: str | None, where: str) -> Entry:

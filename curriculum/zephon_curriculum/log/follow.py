@@ -12,6 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from zephon import Opened, Recipe, ScheduleTable, StateError
 from zephon_curriculum.log.entries import (
@@ -82,18 +83,16 @@ class Updates:
         self._share, self._lock = share, threading.Lock()
         self._asked, self._restored = -1, -1
         self._leader: Leader | None = None
-        self._collective(log is not None, lambda: self._open(run, log, lead_steps, poll_s))
+
+        def begin() -> None:
+            assert log is not None
+            self._leader = Leader(run, log, self.history, lead_steps, poll_s)
+
+        self._collective(None if log is None else begin)
         check_recipe(self.history, self.recipe)
         self.lead_steps: int = self.history.base.lead_steps
         self.head: str = self.history.head
         self._coming = deque([(0, self.history.composed.table())])
-
-    def _open(
-        self, run: Opened | Recipe, log: CurriculumLog | None, lead_steps: int, poll_s: float
-    ) -> Leader:
-        assert log is not None
-        self._leader = Leader(run, log, self.history, lead_steps, poll_s)
-        return self._leader
 
     @property
     def controller_every(self) -> int | None:
@@ -123,16 +122,12 @@ class Updates:
         An error of rank 0 is raised on all ranks; a folder that cannot be read or written for a while is
         tried again at the next step.
         """
-        fresh = self._collective(self._leader is not None, lambda: self._lead(step))
+        leader, at_start = self._leader, self._restored in (-1, step)
+        fresh = self._collective(None if leader is None else partial(leader.lead, step, at_start=at_start))
         if fresh:
             with self._lock:
                 self._queue(fresh)
                 self.head = self.history.head
-
-    def _lead(self, step: int) -> Leader:
-        assert self._leader is not None
-        self._leader.lead(step, at_start=self._restored in (-1, step))
-        return self._leader
 
     def observe(self, step: int, losses: Mapping[str, float | None], num_tokens: Mapping[str, int]) -> None:
         """Takes what was measured when `step` steps were complete, before its exchange; on rank 0.
@@ -156,21 +151,21 @@ class Updates:
                 self._coming.pop()  # the new table says what they say
             self._coming.append((min(starts), self.history.composed.table()))
 
-    def _collective(self, is_first: bool, work: Callable[[], Leader]) -> list[Entry]:
-        """Does `work` on rank 0 and returns on all ranks the entries that are new by it; or raises on all."""
+    def _collective(self, work: Callable[[], None] | None) -> list[Entry]:
+        """Does the `work` of rank 0; returns on all ranks the entries new by it, or raises on all."""
         num_known = len(self.history.entries)
-        if not is_first:
+        if work is None:
             self._follow(self._share(None))
             return self.history.entries[num_known:]
         try:
-            leader = work()
-            fresh = self.history.entries[num_known:]
-            message = _pack(fresh, leader.raw, _changed(self.history, fresh)) if fresh else NOTHING
+            work()
+            assert self._leader is not None
+            fresh, raw = self.history.entries[num_known:], self._leader.take_raw()
+            message = _pack(fresh, raw, _changed(self.history, fresh)) if fresh else NOTHING
         except BaseException as error:
             self._share(json.dumps({"error": f"rank 0: {type(error).__name__}: {error}"}).encode())
             raise
         self._share(message)
-        leader.raw = {}
         return fresh
 
     def _follow(self, message: bytes) -> None:

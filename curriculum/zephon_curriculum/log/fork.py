@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zephon import ScheduleTable, StateError, find_state, saved_steps, write_state_file
-from zephon_curriculum.log.entries import Entry, Fork, head_of
-from zephon_curriculum.log.folder import FOLDER, CurriculumLog, log_of, read_blobs
+from zephon_curriculum.log.entries import Entry, Fork
+from zephon_curriculum.log.folder import FOLDER, CurriculumLog, log_of
 from zephon_curriculum.log.history import History
 from zephon_curriculum.log.propose import check_at_step
 
@@ -53,8 +53,7 @@ def fork_run(
     if "://" in os.fspath(into):
         raise ValueError(f"`into` must be a folder of this machine, got {os.fspath(into)!r}; a run folder is")
     parent, folder = log_of(run), Path(into)
-    entries = parent.read()
-    history = History.of(entries, read_blobs(parent.raw_blobs(entries)))
+    history = History.read(parent)
     before, begins = history.composed.before(at_step), history.begins()
     found = None if state is None else _checked(find_state(state), before.table(), at_step)
     if folder.exists() and (there := sorted(os.listdir(folder))):
@@ -69,9 +68,9 @@ def fork_run(
         if (path := Path(run) / name).exists():
             shutil.copyfile(path, folder / name)
     log = CurriculumLog(folder / FOLDER)
-    parent.copy_to(log, entries)
+    parent.copy_to(log, history.entries)
     body = Fork(at_step=at_step, parent=os.path.abspath(run))
-    written = log.append(body, len(entries), head_of(entries))[-1]
+    written = log.append(body, len(history.entries), history.head)[-1]
     if found is not None:
         write_state_file(found, folder / STATE)
     dropped = tuple(number for number, start in begins.items() if start >= at_step)

@@ -195,15 +195,11 @@ class History:
             and not any(n > number and step <= decision.from_step for n, step in recipes)
         ]
 
-    def same(self, proposal: Proposal) -> int | None:
-        """Returns the number of a proposal that is equal, and counts or waits for its verdict; or None."""
-        for entry in self.entries:
-            if entry.body == proposal:
-                waits = entry.number in self._kept()
-                accepted = isinstance(self.verdicts.get(entry.number), Accepted)
-                if waits or (accepted and entry.number not in self.withdrawn):
-                    return entry.number
-        return None
+    def same(self, proposal: Proposal) -> Entry | None:
+        """Returns the entry of a proposal that is equal, and counts or waits for its verdict; or None."""
+        counting = {*self.begins(), *self._kept()}
+        equal = (entry for entry in self.entries if entry.body == proposal)
+        return next((entry for entry in equal if entry.number in counting), None)
 
     def proposal(self, number: int) -> Proposal | None:
         """Returns the proposal of a number, decided or not."""
@@ -264,7 +260,7 @@ def check_proposal(history: History, proposal: Proposal, *, is_new: bool = False
     if not proposal.ops:
         raise AmendError("it asks for nothing")
     if proposal.until is not None and proposal.until <= proposal.at_step:
-        raise AmendError(f"`until` must be > at_step, got [{proposal.at_step}, {proposal.until})")
+        raise AmendError(f"`until` must be > `at_step`, got [{proposal.at_step}, {proposal.until})")
     names = history.composed.names
     for op in proposal.ops:
         if proposal.until is not None and isinstance(op, Add | SkipSteps | SkipDocuments | Withdraw):

@@ -48,14 +48,18 @@ class Leader:
         self._has_begun = self._has_failed = False
         self._seen: list[Observation] = []
         self._tried: Body | None = None
-        self.raw: dict[str, str] = {}
-        """The files that entries name, as they were read since whoever shares them took them."""
+        self._raw: dict[str, str] = {}
         entries = log.read()
         with log.writing():
             log.probe()
             self._take(entries or begin_log(log, self._recipe, self._table, lead_steps))
         check_recipe(history, self._recipe)
         self.controller = self._build_controller()
+
+    def take_raw(self) -> dict[str, str]:
+        """Returns the files that the entries since the last call name, as they were read."""
+        raw, self._raw = self._raw, {}
+        return raw
 
     def _build_controller(self) -> Controller | None:
         if self._recipe.controller is None:
@@ -116,8 +120,8 @@ class Leader:
         now = time.monotonic()
         if now - self._last_poll >= self._poll_s:
             self._last_poll = now
-            entries = len(self._history.entries)
-            found, self._unfinished = self._folder.read_new(entries, self._history.head)
+            number = len(self._history.entries)
+            found, self._unfinished = self._folder.read_new(number, self._history.head)
             for entry in found:
                 self._refuse_other_run(entry)
             self._take(found)
@@ -126,7 +130,7 @@ class Leader:
 
     def _take(self, entries: list[Entry]) -> None:
         raw = self._folder.raw_blobs(entries)
-        self.raw |= raw
+        self._raw |= raw
         blobs = read_blobs(raw)
         for entry in entries:
             self._history.add(entry, blobs)

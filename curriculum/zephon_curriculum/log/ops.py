@@ -168,19 +168,12 @@ KINDS: Mapping[str, type[Op]] = {
     op.kind: op for op in (Weights, Scale, Points, Replace, Retire, Add, SkipSteps, SkipDocuments, Withdraw)
 }
 READ: Mapping[str, Callable[[object], Any]] = {
-    "weights": _numbers,
-    "factors": _numbers,
-    "points": _numbers,
-    "schedule": text,
-    "dataset": text,
-    "config": table,
-    "start": whole,
-    "stop": whole,
-    "documents": text,
-    "num_documents": whole,
-    "entry": whole,
+    "Numbers": _numbers,
+    "str": text,
+    "int": whole,
+    "Mapping[str, Any]": table,
 }
-"""How each field is read; a name means the same in every kind."""
+"""How a field is read, by its type."""
 
 
 def op_json(op: Op) -> dict[str, Any]:
@@ -198,21 +191,23 @@ def read_op(data: object) -> Op:
     kind = given.pop("op", None)
     if kind not in KINDS:
         raise ValueError(f"op {kind!r} is unknown; known are {', '.join(KINDS)}")
-    return KINDS[kind](**read_fields(given, tuple(f.name for f in fields(KINDS[kind])), READ, f"op {kind}"))
+    found: Op = read_fields(KINDS[kind], given, READ, f"op {kind}")
+    return found
 
 
 def read_fields(
-    given: Mapping[str, Any], names: tuple[str, ...], read: Mapping[str, Callable[[object], Any]], where: str
-) -> dict[str, Any]:
-    """Returns the fields `names` of JSON data, each read; ValueError for one unknown, missing or wrong."""
-    if unknown := sorted(set(given) - set(names)):
-        raise ValueError(f"{where}: unknown field {unknown[0]!r}; known are {', '.join(names)}")
-    if missing := [name for name in names if name not in given]:
+    made: type[Any], given: Mapping[str, Any], read: Mapping[str, Callable[[object], Any]], where: str
+) -> Any:
+    """Returns a dataclass of JSON data, each field read; ValueError for one unknown, missing or wrong."""
+    types = {field.name: str(field.type) for field in fields(made)}
+    if unknown := sorted(set(given) - set(types)):
+        raise ValueError(f"{where}: unknown field {unknown[0]!r}; known are {', '.join(types)}")
+    if missing := [name for name in types if name not in given]:
         raise ValueError(f"{where}: field {missing[0]!r} is missing")
     found = {}
-    for name in names:
+    for name, kind in types.items():
         try:
-            found[name] = read[name](given[name])
+            found[name] = read[kind](given[name])
         except ValueError as error:
             raise ValueError(f"{where}, {name}: {error}") from None
-    return found
+    return made(**found)

@@ -87,8 +87,9 @@ class Draft:
     proposal: Proposal
     blobs: Blobs
     """The big things that it names; they are written with it."""
-    again: bool
-    repeats: int | None
+    newest: Entry
+    """The newest entry of the log as it was read."""
+    repeats: Entry | None
     """The entry that asks for the very same, and counts or waits: nothing is written then."""
     before: Composed
     after: Composed
@@ -122,7 +123,7 @@ def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None 
     return Draft(
         proposal=proposal,
         blobs=blobs,
-        again=request.again,
+        newest=history.entries[-1],
         repeats=repeats,
         before=before,
         after=amended(history, len(history.entries), proposal) if repeats is None else before,
@@ -148,12 +149,11 @@ def write_proposal(log: CurriculumLog, draft: Draft) -> Entry:
 
     So what is sent again for want of an answer counts once, whoever wrote in between.
     """
-    proposal, history = draft.proposal, History.read(log)
-    if not draft.again and (number := history.same(proposal)) is not None:
-        return history.entries[number]
+    if draft.repeats is not None:
+        return draft.repeats
     with log.writing():
         log.put(draft.blobs)
-        return log.append(proposal, len(history.entries), history.head)[-1]
+        return log.append(draft.proposal, draft.newest.number + 1, draft.newest.hash)[-1]
 
 
 def newest_step(run: str | os.PathLike[str]) -> int | None:

@@ -13,7 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -23,26 +23,6 @@ from zephon import StateError
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EACCES)
 """What a file system says that has no hard links."""
 PROBE = ".probe-"
-
-
-class Store(Protocol):
-    """Files below one folder, by their names."""
-
-    def read(self, name: str) -> bytes | None:
-        """Returns what a file holds, or None where there is none."""
-        ...
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Creates a file; False, and nothing done, where there is one of the name."""
-        ...
-
-    def names(self) -> list[str]:
-        """Returns the names of files and folders in the folder itself, sorted; none where it is not there."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Removes a file that is none of the log's."""
-        ...
 
 
 class LocalStore:
@@ -176,6 +156,10 @@ class RemoteStore:
         """Removes a file, where it is there and that is allowed."""
         with contextlib.suppress(OSError):
             self._system.rm_file(self._path(name))
+
+
+Store = LocalStore | RemoteStore
+"""Files below one folder, by their names."""
 
 
 def open_store(url: str) -> Store:

@@ -7,6 +7,7 @@ loader's own code; only the tokens are all zero and cost no memory, so the steps
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -119,6 +120,7 @@ class ExactEnd:
     last: int | None
     """The same of the lane that is last; None: some lane never is."""
     drawn_tokens: int
+    """Those skipped included."""
     unread_tokens: int
 
 
@@ -161,23 +163,26 @@ def exact_ends(
     """
     if max_steps is None and not opened.recipe.is_finite:
         raise ValueError("no dataset has `max_epochs`, so the data never end; give `max_steps`")
-    if opened.table.skips or opened.table.drops:
+    if opened.table.drops:
         raise ValueError(
-            "exact ends are of schedules that skip nothing; this one has skipped steps or documents"
+            "exact ends are of schedules that drop no documents; this one does, plan without them"
         )
     known = census(opened, report) if lengths is None else lengths
     readers = tuple(LengthReader(reader, of) for reader, of in zip(opened.readers, known, strict=True))
     lanes = opened.recipe.lanes
     to_read = _to_read(opened, readers)
-    drawn = np.zeros((len(readers), lanes), dtype=np.int64)
+    given, skipped = np.zeros((2, len(readers), lanes), dtype=np.int64)
     ended = {i: np.full(lanes, -1, dtype=np.int64) for i in to_read}
     num_steps, is_over = 0, True
     with Loader(replace(opened, readers=cast(Any, readers)), LoaderOptions(executor="inline")) as loader:
         for batch in loader:
             for index in range(len(readers)):
-                np.add.at(drawn[index], batch.lanes, batch.tokens[index])
+                np.add.at(given[index], batch.lanes, batch.tokens[index])
+            if opened.table.skip_end(batch.step) > batch.step:
+                skipped = _skipped(loader)
             for index, totals in to_read.items():
-                ended[index][(drawn[index] >= totals) & (ended[index] < 0)] = batch.step
+                is_done = given[index] + skipped[index] >= totals
+                ended[index][is_done & (ended[index] < 0)] = batch.step
             num_steps = batch.step + 1
             if report is not None and max_steps is not None:
                 report("steps", num_steps, max_steps)
@@ -187,8 +192,14 @@ def exact_ends(
     return ExactEnds(
         num_steps=num_steps,
         is_over=is_over,
-        datasets=tuple(_end(opened, i, ended[i], drawn[i], to_read[i]) for i in to_read),
+        datasets=tuple(_end(opened, i, ended[i], given[i] + skipped[i], to_read[i]) for i in to_read),
     )
+
+
+def _skipped(loader: Loader) -> Int64:
+    """Returns the tokens of each dataset in the rows that each lane has dropped, (datasets, lanes)."""
+    entries = (json.loads(entry) for name, entry in loader.state_dict().items() if name.startswith("lane_"))
+    return np.array([lane["skipped"] for lane in sorted(entries, key=lambda lane: int(lane["lane"]))]).T
 
 
 def _end(opened: Opened, index: int, steps: Int64, drawn: Int64, totals: Int64) -> ExactEnd:

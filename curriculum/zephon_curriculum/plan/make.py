@@ -14,7 +14,7 @@ import numpy as np
 from zephon import Opened, Recipe, ScheduleTable
 from zephon_curriculum.estimation.estimates import DatasetEstimate
 from zephon_curriculum.opening import Named, folder_of, recipe_of, table_of
-from zephon_curriculum.plan.allocate import joined, normalised, steps_for_epochs, whole_shares
+from zephon_curriculum.plan.capping import joined, normalised, steps_for_epochs, whole_shares
 from zephon_curriculum.plan.curve import Curve, phases
 from zephon_curriculum.plan.ends import End, EndModel, Lengths, shape_of
 from zephon_curriculum.plan.planned import Plan, PlannedDataset
@@ -52,21 +52,20 @@ def plan(
         raise ValueError(f"`rate` must be a number of tokens a second > 0, got {rate!r}")
     if epochs is not None:
         if steps is not None:
-            raise ValueError("give `steps` or `epochs`, not both: each says how long the run is")
+            raise ValueError("`epochs` must be left out where steps are given: each says how long the run is")
         steps = _budget(source, recipe, estimates, epochs, table)
     asked = steps or recipe.total_steps
     if asked is None:
-        raise ValueError("the recipe has no `total_steps`: give `steps`, or `epochs` with estimates")
+        raise ValueError("`steps` must be given, or epochs with estimates: the recipe has no `total_steps`")
     if asked > MAX_STEPS:
         raise ValueError(f"a plan has at most {MAX_STEPS:,} steps, got {asked:.3g}; give fewer")
     own = table is None and folder_of(source) is None
     if table is None:
         table = _table(source, recipe, asked)
     sizes = {name: Lengths.of(estimate) for name, estimate in (estimates or {}).items()}
-    data = source if isinstance(source, Opened) else opened
-    job = _Job(recipe, data, sizes, estimates or {}, table, asked)
-    found = job.run(rate)
-    known = Known(recipe=recipe, estimates=job.estimates, table=table if own else None)
+    data, curve = source if isinstance(source, Opened) else opened, Curve(table, recipe.tokens_per_step)
+    found = _Job(recipe, data, sizes, estimates or {}, curve, asked).run(rate)
+    known = Known(recipe=recipe, estimates=estimates or {}, curve=curve, is_own=own)
     return replace(found, warnings=tuple(warn(found, known)))
 
 
@@ -111,46 +110,45 @@ class _Job:
     opened: Opened | None
     lengths: Mapping[str, Lengths | None]
     estimates: Sizes
-    table: ScheduleTable
+    curve: Curve
+    """Of the schedule that is asked for."""
     asked: int
 
     def run(self, rate: float | None) -> Plan:
         recipe = self.recipe
-        ends, table, after = self._ends()
+        ends, curve, after = self._ends()
         steps = self.asked if after is None else min(self.asked, max(1, int(after.value)))
-        curve = Curve(table, recipe.tokens_per_step)
         datasets = tuple(self._dataset(i, curve, steps, ends.get(i)) for i in range(len(recipe.names)))
         return Plan(
             num_steps=steps, asked_steps=self.asked, tokens_per_step=recipe.tokens_per_step,
-            seq_len=recipe.packing.seq_len, table=table, asked_table=self.table,
+            seq_len=recipe.packing.seq_len, table=curve.table, asked_table=self.curve.table,
             phases=phases(curve, steps), datasets=datasets, ends_after=after,
             when_exhausted=recipe.when_exhausted, rate=rate, warnings=(),
         )  # fmt: skip
 
-    def _ends(self) -> tuple[dict[int, End], ScheduleTable, Quantity | None]:
-        """Returns the end of each dataset, the table with what others take over, and when the run ends."""
+    def _ends(self) -> tuple[dict[int, End], Curve, Quantity | None]:
+        """Returns the end of each dataset, the curve with what others take over, and when the run ends."""
         models = dict(self._models())
-        table, ends = self.table, dict[int, End]()
+        curve, ends = self.curve, dict[int, End]()
         while models:
-            curve = Curve(table, self.recipe.tokens_per_step)
             found = {i: model.end(curve, i, self.asked) for i, model in models.items()}
             next_ends = [(end.first.value, i) for i, end in found.items() if end.first is not None]
             if self.recipe.when_exhausted == "stop" or not next_ends:
                 ends |= found
                 afters = [end.after for end in found.values() if end.after is not None]
-                return ends, table, min(afters, key=lambda after: after.value, default=None)
+                return ends, curve, min(afters, key=lambda after: after.value, default=None)
             _, index = min(next_ends)
             end = ends[index] = found[index]
             del models[index]
             if end.middle is None:  # few lanes end in this run
                 continue
-            rest = _without(table, index, end.middle + 1)
+            rest = _without(curve.table, index, end.middle + 1)
             if rest is None:
                 is_padded = self.recipe.when_exhausted == "pad"
                 last = None if end.last is None else end.last.map(lambda step: step + 1)
-                return ends | found, table, last if is_padded else end.after
-            table = rest
-        return ends, table, None
+                return ends | found, curve, last if is_padded else end.after
+            curve = Curve(rest, curve.tokens_per_step)
+        return ends, curve, None
 
     def _models(self) -> list[tuple[int, EndModel]]:
         found = []

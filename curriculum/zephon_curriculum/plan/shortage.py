@@ -1,6 +1,6 @@
 """Whether bounds can be met at all: the steps' tokens spread over datasets, as a flow of whole numbers.
 
-Upstream and downstream: `allocate.py`. A step may give tokens only to the datasets that have a share in it;
+Upstream and downstream: `capping.py`. A step may give tokens only to the datasets that have a share in it;
 a dataset takes at most its cap, or wants at least its floor. The largest flow from steps to datasets
 (augmenting paths) says whether it can be done, and the smallest cut which datasets and steps are short, and
 by how much.

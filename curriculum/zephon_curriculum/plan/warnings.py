@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zephon import PARTS, Recipe, ScheduleTable
+from zephon import Recipe, ScheduleTable
 from zephon_curriculum.estimation.estimates import DatasetEstimate
 from zephon_curriculum.figures import shown, shown_steps
+from zephon_curriculum.plan.curve import Curve
 
 if TYPE_CHECKING:
     from zephon_curriculum.plan.planned import Plan, PlannedDataset
@@ -31,8 +32,10 @@ class Known:
 
     recipe: Recipe
     estimates: Mapping[str, DatasetEstimate]
-    table: ScheduleTable | None
-    """The recipe's own table; None where another was put in its place."""
+    curve: Curve
+    """Of the schedule that is asked for."""
+    is_own: bool
+    """Whether that is the recipe's own."""
 
 
 def warn(plan: Plan, known: Known) -> Iterator[str]:
@@ -52,8 +55,8 @@ def warn(plan: Plan, known: Known) -> Iterator[str]:
         yield "the phase continues an earlier one: epochs and ends count what that has drawn"
     for index, dataset in enumerate(plan.datasets):
         yield from (f"{dataset.name}: {text}" for text in _of_dataset(plan, index, dataset, known))
-    if known.table is not None:
-        yield from _rounded_away(known.table, recipe, plan.asked_steps)
+    if known.is_own:
+        yield from _rounded_away(plan.asked_table, recipe, plan.asked_steps)
 
 
 def _run_ends(plan: Plan) -> str:
@@ -104,7 +107,7 @@ def _of_end(plan: Plan, index: int, dataset: PlannedDataset, known: Known) -> It
     if dataset.max_epochs is None or dataset.size_tokens is None:
         return
     there = dataset.size_tokens.value * dataset.max_epochs
-    wanted = _wanted(known.table or plan.table, index, plan)
+    wanted = known.curve.tokens(known.curve.drawn(index, plan.asked_steps))
     if wanted > there:
         yield (
             f"max_epochs = {dataset.max_epochs} cannot be met: the schedule asks for {wanted:,} tokens and "
@@ -115,16 +118,6 @@ def _of_end(plan: Plan, index: int, dataset: PlannedDataset, known: Known) -> It
     if is_over and unread is not None and unread.value >= WORTH_SAYING * there:
         part = f"{unread.value / there:.0%}"
         yield f"{shown(unread)} of its {there:,.0f} tokens ({part}) stay unread when the run ends"
-
-
-def _wanted(table: ScheduleTable, index: int, plan: Plan) -> int:
-    """Returns the tokens that the schedule asks for in all steps asked for."""
-    ends = [*table.starts[1:], plan.asked_steps]
-    parts = sum(
-        max(0, min(end, plan.asked_steps) - start) * shares[index]
-        for start, end, shares in zip(table.starts, ends, table.shares, strict=True)
-    )
-    return parts * plan.tokens_per_step // PARTS
 
 
 def _rounded_away(table: ScheduleTable, recipe: Recipe, steps: int) -> Iterator[str]:

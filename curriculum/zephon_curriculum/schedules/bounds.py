@@ -15,13 +15,13 @@ from typing import Any
 from zephon import Schedule, ScheduleContext, check_weights
 from zephon_curriculum.figures import percent
 from zephon_curriculum.schedules.fields import Config, Weights, check_fields, check_names, decimal, plain
-from zephon_curriculum.schedules.nested import build, changes_of, config_of
+from zephon_curriculum.schedules.nested import Described, build, changes_of, config_of
 
 Limits = Mapping[str, int | float | str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Bounds(Described):
     """A schedule whose shares stay in [floor, ceiling] for the datasets that have one.
 
     A floor holds also where the schedule gives the dataset no weight.

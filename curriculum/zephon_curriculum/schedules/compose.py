@@ -14,12 +14,12 @@ from typing import Any
 
 from zephon import Schedule, ScheduleContext
 from zephon_curriculum.schedules.fields import Config, Weights, check_fields, tables
-from zephon_curriculum.schedules.nested import build, changes_of, config_of
+from zephon_curriculum.schedules.nested import Described, build, changes_of, config_of
 from zephon_curriculum.schedules.units import check_changes, check_steps, end_of_cycles, to_length
 
 
-@dataclass(frozen=True, slots=True)
-class Then:
+@dataclass(frozen=True, slots=True, repr=False)
+class Then(Described):
     """Parts one after the other; a dataset that a part does not name has weight 0 in it."""
 
     parts: tuple[tuple[Schedule, int | None], ...]
@@ -88,8 +88,8 @@ class Then:
         return steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Repeat(Described):
     """The first `period` steps of a schedule, over and over; what holds before `end` holds for ever."""
 
     schedule: Schedule

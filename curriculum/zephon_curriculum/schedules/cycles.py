@@ -17,19 +17,21 @@ from zephon import ScheduleContext
 from zephon_curriculum.schedules.easing import LINEAR, Easing
 from zephon_curriculum.schedules.fields import (
     Config,
+    Knots,
     Weights,
     check_fields,
     decimal,
     mixture,
     plain,
     tables,
+    written,
 )
-from zephon_curriculum.schedules.mixing import Knots, written
+from zephon_curriculum.schedules.nested import Described
 from zephon_curriculum.schedules.units import check_changes, check_steps, end_of_cycles, to_length, to_steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossFade:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CrossFade(Described):
     """Mixtures one after the other: each in full from its step on, until it fades into the next."""
 
     knots: tuple[tuple[int, Weights], ...]
@@ -112,8 +114,8 @@ class CrossFade:
         return (begin if self.fade is None else end - self.fade), end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sawtooth:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Sawtooth(Described):
     """Cycles of `period` steps, in each of which `new` rises from nothing to all but a floor of `old`.
 
     At the end of a cycle the mixture falls back to `old` at once, so old data are replayed.

@@ -1,6 +1,6 @@
 """Easings: how far a blend has come, e(t) in [0, 1], after the part t of its time.
 
-Upstream: the position of a step in a blend. Downstream: `mixing.py`. e(0) = 0, e(1) = 1, never back.
+Upstream: the position of a step in a blend. Downstream: the blends. e(0) = 0, e(1) = 1, never back.
 Computed with whole numbers only (sine and exponential by series in fixed point), so alike everywhere.
 """
 

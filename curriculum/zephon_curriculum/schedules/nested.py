@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, cast
 
-from zephon import Schedule, ScheduleContext, find_plugin
+from zephon import Schedule, ScheduleContext, check_weights, find_plugin
+from zephon.cli.common import add_row, new_table
+from zephon_curriculum.figures import plural
+from zephon_curriculum.results import Readable, Shown
 from zephon_curriculum.schedules.fields import Weights, mixture
+
+MAX_STEPS = 5
+"""Steps of which a schedule shows the shares."""
 
 
 def build(config: object, context: ScheduleContext, where: str = "") -> Schedule:
@@ -39,8 +46,30 @@ def build(config: object, context: ScheduleContext, where: str = "") -> Schedule
     return EveryStep(built, context.total_steps)
 
 
-@dataclass(frozen=True, slots=True)
-class EveryStep:
+class Described(Readable):
+    """A schedule that shows itself: the shares at some of the steps at which it changes."""
+
+    __slots__ = ()
+
+    def shown(self) -> Shown:
+        """Returns the shares, by dataset, at five steps or fewer, spread over those of change."""
+        schedule = cast(Schedule, self)
+        try:
+            steps = changes_of(schedule)
+            last = len(steps) - 1
+            chosen = [steps[i] for i in sorted({last * k // (MAX_STEPS - 1) for k in range(MAX_STEPS)})]
+            weights = [check_weights(schedule.weights(step), f"step {step}") for step in chosen]
+        except ValueError as error:  # of a schedule inside, or bounds that cannot be met
+            return Shown(head=str(error))
+        table = new_table("dataset", *(f"#step {step:,}" for step in chosen), title="shares")
+        for name in dict.fromkeys(name for each in weights for name in each):
+            parts = (each.get(name, Fraction(0)) / sum(each.values()) for each in weights)
+            add_row(table, name, *(f"{float(part):.2%}" for part in parts))
+        return Shown(head=f"changes at {plural(last, 'step')}" if last else "never changes", tables=[table])
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EveryStep(Described):
     """A schedule that does not say when it changes, asked at every step of [0, num_steps)."""
 
     schedule: Schedule

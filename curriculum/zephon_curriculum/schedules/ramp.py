@@ -5,19 +5,21 @@ Upstream: the `[schedule]` table of a recipe, or Python. Downstream: `zephon.com
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zephon import ScheduleContext
+from zephon import ScheduleContext, check_weights
+from zephon_curriculum.schedules.cycles import CrossFade
 from zephon_curriculum.schedules.easing import LINEAR, Easing
-from zephon_curriculum.schedules.fields import Config, Weights, check_fields, mixture
-from zephon_curriculum.schedules.mixing import Knots, written
-from zephon_curriculum.schedules.units import check_changes, check_steps, or_end, or_last, to_length, to_steps
+from zephon_curriculum.schedules.fields import Config, Weights, check_fields, mixture, written
+from zephon_curriculum.schedules.nested import Described
+from zephon_curriculum.schedules.units import check_steps, or_end, or_last, to_length, to_steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ramp:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Ramp(Described):
     """From one mixture to another: `from_` in full up to step `begin`, `to` in full from step `end` on."""
 
     from_: Weights
@@ -27,7 +29,7 @@ class Ramp:
     easing: Easing = LINEAR
     every: int = 1
     """The weights change at every so many steps only, which keeps the table of a long ramp small."""
-    _knots: Knots = field(init=False, repr=False, compare=False)
+    _fade: CrossFade = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_steps("schedule ramp: `begin`", self.begin, 0)
@@ -35,7 +37,7 @@ class Ramp:
         check_steps("schedule ramp: `every`", self.every, 1)
         if self.begin >= self.end:
             raise ValueError(f"schedule ramp: `begin` must be before `end`, got {self.begin} and {self.end}")
-        object.__setattr__(self, "_knots", Knots.of([self.from_, self.to], "schedule ramp"))
+        object.__setattr__(self, "_fade", _fade(self, "schedule ramp", self.end, self.end - self.begin))
 
     def to_config(self) -> dict[str, Any]:
         """Returns the table of a recipe that this schedule is made of."""
@@ -46,17 +48,11 @@ class Ramp:
 
     def weights(self, step: int) -> Weights:
         """Returns the blend of `step`, in whole numbers."""
-        if step <= self.begin:
-            return self._knots.at(0)
-        if step >= self.end:
-            return self._knots.at(1)
-        done = (step - self.begin) // self.every * self.every
-        return self._knots.blend(0, 1, self.easing.at(done, self.end - self.begin))
+        return self._fade.weights(step)
 
     def changes(self) -> Sequence[int]:
         """Returns 0, every step of the blend, and its end."""
-        check_changes("schedule ramp", (self.end - self.begin) // self.every)
-        return (0, *range(self.begin + self.every, self.end, self.every), self.end)
+        return self._fade.changes()
 
 
 def _ramp(kind: str, config: Config, context: ScheduleContext) -> Ramp:
@@ -81,28 +77,18 @@ def _ramp(kind: str, config: Config, context: ScheduleContext) -> Ramp:
     )
 
 
-def linear(config: Config, context: ScheduleContext) -> Ramp:
-    """Returns the ramp that goes the same way in every step."""
-    return _ramp("linear", config, context)
+linear = functools.partial(_ramp, "linear")
+"""The ramp that goes the same way in every step."""
+cosine = functools.partial(_ramp, "cosine")
+"""The ramp that begins and ends slowly, by half a wave of the cosine."""
+smoothstep = functools.partial(_ramp, "smoothstep")
+"""The ramp that begins and ends slowly, by 3 t^2 - 2 t^3."""
+exponential = functools.partial(_ramp, "exponential")
+"""The ramp on which what is left of the way falls by exp(-rate t); `rate` is 5 if left out."""
 
 
-def cosine(config: Config, context: ScheduleContext) -> Ramp:
-    """Returns the ramp that begins and ends slowly, by half a wave of the cosine."""
-    return _ramp("cosine", config, context)
-
-
-def smoothstep(config: Config, context: ScheduleContext) -> Ramp:
-    """Returns the ramp that begins and ends slowly, by 3 t^2 - 2 t^3."""
-    return _ramp("smoothstep", config, context)
-
-
-def exponential(config: Config, context: ScheduleContext) -> Ramp:
-    """Returns the ramp on which what is left of the way falls by exp(-rate t); `rate` is 5 if left out."""
-    return _ramp("exponential", config, context)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wsd:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Wsd(Described):
     """Holds `from_`, then blends to `to` in the `last` steps before `end`: the mixture of a WSD run."""
 
     from_: Weights
@@ -114,8 +100,7 @@ class Wsd:
     """Steps of the decay until `to` is reached; 0: at once; None: in its last step."""
     easing: Easing = LINEAR
     every: int = 1
-    _ramp: Ramp | None = field(init=False, repr=False, compare=False)
-    _knots: Knots = field(init=False, repr=False, compare=False)
+    _fade: CrossFade = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_steps("schedule wsd: `end`", self.end, 1)
@@ -127,18 +112,7 @@ class Wsd:
                 f"schedule wsd: `last` must be at most `end`, and `blend` at most `last`, got {self.last} of "
                 f"{self.end} steps and a blend of {blend}"
             )
-        ramp = None
-        if blend:
-            ramp = Ramp(
-                from_=self.from_,
-                to=self.to,
-                begin=self.decay,
-                end=self.decay + blend,
-                easing=self.easing,
-                every=self.every,
-            )
-        object.__setattr__(self, "_ramp", ramp)
-        object.__setattr__(self, "_knots", Knots.of([self.from_, self.to], "schedule wsd"))
+        object.__setattr__(self, "_fade", _fade(self, "schedule wsd", self.decay + blend, blend))
 
     @property
     def decay(self) -> int:
@@ -174,10 +148,16 @@ class Wsd:
 
     def weights(self, step: int) -> Weights:
         """Returns the weights of `step`, in whole numbers."""
-        return self._knots.at(step >= self.decay) if self._ramp is None else self._ramp.weights(step)
+        return self._fade.weights(step)
 
     def changes(self) -> Sequence[int]:
         """Returns 0 and the steps of the blend."""
-        if self._ramp is not None:
-            return self._ramp.changes()
-        return (0, self.decay) if self.decay else (0,)
+        return self._fade.changes()
+
+
+def _fade(described: Ramp | Wsd, where: str, end: int, length: int) -> CrossFade:
+    """Returns the fade of two mixtures that takes `length` steps and ends at step `end`."""
+    check_weights(described.from_, where)
+    check_weights(described.to, where)
+    knots = ((0, described.from_), (end, described.to)) if end else ((0, described.to),)
+    return CrossFade(knots=knots, fade=length, easing=described.easing, every=described.every)

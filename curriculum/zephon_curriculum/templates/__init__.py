@@ -1,30 +1,36 @@
 """Templates: curricula of public recipes, as TOML files beside this module, each with its source.
 
 Upstream: the files. Downstream: the `[schedule]` of a recipe. A template speaks of roles (web, code, math);
-the user says which datasets play them. What a file simplifies, it says.
+the user says which datasets play them. What a file simplifies, it says. Its weights are scaled by one number,
+so that datasets which share a role have whole weights too: the points of SmolLM3, 100 in each stage, become
+400 where a role is played 3 to 1.
 """
 
 from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from zephon import ScheduleContext, check_weights, unknown_field
+from zephon.cli.common import add_row, cut, new_table
+from zephon_curriculum.results import Readable, Shown
 from zephon_curriculum.schedules.nested import build, config_of
 
 MIXTURES = ("weights", "from", "to", "old", "new")
 """Fields that hold a mixture of roles."""
+BRIEF = 100
+"""Characters of a template that a REPL shows."""
 Players = str | Sequence[str] | Mapping[str, float]
 """The datasets of a role: one, several alike, or several with weights inside of the role."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Template(Readable):
     """A curriculum of a public recipe."""
 
     name: str
@@ -37,6 +43,24 @@ class Template:
     """Role -> what plays it."""
     schedule: Mapping[str, Any]
     """A table of a recipe, of roles where datasets belong."""
+
+    def table(self, datasets: Mapping[str, Players]) -> dict[str, Any]:
+        """Returns the `[schedule]` table with `datasets` in the roles; see `template`."""
+        return template(self.name, datasets)
+
+    def __repr__(self) -> str:
+        return f"Template({cut(f'{self.name}: {self.summary}', BRIEF)})"
+
+    def shown(self) -> Shown:
+        """Returns the roles as a table, and where the numbers are from."""
+        table = new_table("role", "what plays it", title="roles")
+        for role, what in self.roles.items():
+            add_row(table, role, what)
+        return Shown(
+            head=f"{self.name}: {self.summary}",
+            tables=[table],
+            notes=[f"source: {self.source}", f"simplified: {self.simplified}"],
+        )
 
 
 def templates() -> tuple[Template, ...]:
@@ -61,7 +85,13 @@ def template(name: str, datasets: Mapping[str, Players], *, total_steps: int | N
         if role not in datasets:
             raise ValueError(f"{where}: no dataset for the role {role!r} ({what})")
     players = {role: _players(f"{where}, role {role!r}", played) for role, played in datasets.items()}
-    config: dict[str, Any] = _cast(chosen.schedule, players)
+    exact = _mapped(chosen.schedule, lambda roles: _cast(roles, players))
+    denominators: list[int] = []
+    _mapped(exact, lambda mixture: denominators.extend(weight.denominator for weight in mixture.values()))
+    factor = math.lcm(*denominators)
+    config: dict[str, Any] = _mapped(
+        exact, lambda mixture: {name: int(weight * factor) for name, weight in mixture.items()}
+    )
     if total_steps is None:
         return config
     names = tuple(dict.fromkeys(name for role in players.values() for name in role))
@@ -91,23 +121,17 @@ def _players(where: str, played: object) -> dict[str, Fraction]:
     return {name: weight / total for name, weight in weights.items()}
 
 
-def _cast(value: Any, players: Mapping[str, Mapping[str, Fraction]]) -> Any:
-    """Returns a part of a template's table with the datasets in place of the roles."""
+def _mapped(value: Any, mixed: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """Returns a part of a template's table with what `mixed` makes of each mixture in it."""
     if isinstance(value, Mapping):
-        return {
-            name: _mixture(inner, players) if name in MIXTURES else _cast(inner, players)
-            for name, inner in value.items()
-        }
-    return [_cast(inner, players) for inner in value] if isinstance(value, list) else value
+        return {n: mixed(inner) if n in MIXTURES else _mapped(inner, mixed) for n, inner in value.items()}
+    return [_mapped(inner, mixed) for inner in value] if isinstance(value, list) else value
 
 
-def _mixture(roles: Mapping[str, float], players: Mapping[str, Mapping[str, Fraction]]) -> dict[str, int]:
-    """Returns a mixture of roles as one of datasets, in the smallest whole numbers."""
+def _cast(roles: Mapping[str, float], players: Mapping[str, Mapping[str, Fraction]]) -> dict[str, Fraction]:
+    """Returns a mixture of roles as one of datasets."""
     exact: dict[str, Fraction] = {}
     for role, weight in roles.items():
         for name, part in players[role].items():
             exact[name] = exact.get(name, Fraction(0)) + Fraction(str(weight)) * part
-    factor = math.lcm(*(weight.denominator for weight in exact.values()))
-    whole = {name: int(weight * factor) for name, weight in exact.items()}
-    common = math.gcd(*whole.values())
-    return {name: weight // common for name, weight in whole.items()}
+    return exact

@@ -1,0 +1,78 @@
+"""What a comparison says: a line for each thing that differs, and the tokens planned by both.
+
+Upstream: `compare.py`. Downstream: `results.py`, which shows it, and `zephon diff`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from zephon.cli.common import add_row, cut, new_table
+from zephon_curriculum.figures import named_step, plural
+from zephon_curriculum.results import Shown
+
+if TYPE_CHECKING:
+    from zephon_curriculum.compare import Comparison, FieldDifference
+
+WIDTH = 100
+MAX_ENTRIES = 12
+
+
+def shown_comparison(found: Comparison) -> Shown:
+    """Returns the verdict, the tokens planned of each dataset and what differs."""
+    verdict, *notes = describe(found)
+    counted = (("field", found.fields), ("lock entry", found.lock), ("log entry", found.entries))
+    parts = [plural(len(each), noun) for noun, each in counted if each]
+    parts += [f"mixture from step {found.mixture.step}"] if found.mixture else []
+    parts += [f"rows from step {found.first_row.step}"] if found.first_row else []
+    return Shown(
+        head=": ".join(filter(None, [verdict, ", ".join(parts)])), tables=[tokens_of(found)], notes=notes
+    )
+
+
+def tokens_of(found: Comparison) -> Table:
+    """Returns the tokens planned of each dataset."""
+    table = new_table(
+        "dataset", "#a", "#b", "#b - a", title=f"tokens planned in {found.num_steps:,} common steps:"
+    )
+    for name, (a, b) in found.tokens.items():
+        add_row(table, name, f"{a:,.0f}", f"{b:,.0f}", f"{b - a:+,.0f}")
+    return table
+
+
+def describe(found: Comparison) -> Iterator[str]:
+    """Yields a line for each thing that differs, the verdict first."""
+    yield "equal" if found.is_equal else "different"
+    yield from _fields("recipe", found.fields)
+    yield from _fields("lock", found.lock)
+    yield from _fields("path, which counts by its lock" if found.is_locked else "path", found.places)
+    if (mixture := found.mixture) is not None:
+        yield f"mixture: first at {named_step(mixture.step)}"
+        for side, shares in (("a", mixture.a), ("b", mixture.b)):
+            yield f"  {side}: {', '.join(f'{name} {share:.4%}' for name, share in shares.items())}"
+        if mixture.a == mixture.b:
+            yield "  skipped steps or dropped documents differ there"
+    for entry in found.entries[:MAX_ENTRIES]:
+        said = {name: value for name, value in entry.body.items() if name not in ("kind", "inputs")}
+        yield f"log: only {entry.run} has entry {entry.number} ({entry.body['kind']}): {_shown(said)}"
+    if len(found.entries) > MAX_ENTRIES:
+        yield f"log: and {len(found.entries) - MAX_ENTRIES} more entries that only one has"
+    if found.num_rows is not None:
+        yield f"rows: {found.num_rows:,} logged by both"
+    if (row := found.first_row) is not None:
+        yield f"rows: first at {named_step(row.step)}, lane {row.lane}, row {row.row}"
+        yield f"  a: {row.a}"
+        yield f"  b: {row.b}"
+
+
+def _fields(what: str, differences: tuple[FieldDifference, ...]) -> Iterator[str]:
+    for each in differences:
+        yield f"{what}: {each.name}: a has {_shown(each.a)}, b has {_shown(each.b)}"
+
+
+def _shown(value: Any) -> str:
+    return cut(value if isinstance(value, str) else json.dumps(value), WIDTH)
