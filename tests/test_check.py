@@ -215,6 +215,20 @@ def test_compressed_chunks_are_counted_against_the_disk(letters: str, tmp_path: 
     assert "less what is there already" in said
 
 
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_chunks_that_are_read_where_they_lie_take_no_room(
+    letters: str, tmp_path: Path, compression: str | None
+) -> None:
+    table, path = pa.table({"text": words("web", 64)}), tmp_path / "web.arrow"
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(str(path), table.schema, options=options) as writer:
+        writer.write_table(table, 8)
+    recipe = make_recipe(datasets=(Dataset.from_path("web", str(path)),), tokenizer=letters, lanes=2)
+    report = run(recipe, tmp_path)
+    assert report.ok
+    assert ("cache" in named(report, "ok")) == (compression is not None)
+
+
 def test_a_file_that_vanishes_is_a_finding_and_not_an_error(letters: str, tmp_path: Path) -> None:
     path = tmp_path / "web.parquet"
     pq.write_table(pa.table({"text": words("web", 64)}), path)
@@ -238,6 +252,20 @@ def test_samples_are_spread_and_do_not_repeat(tmp_path: Path) -> None:
     assert texts[0] == texts[1] != texts[2]
     assert len(set(texts[0])) == len(texts[0])
     assert probes[0].sampled_chunks >= 32
+
+
+def test_documents_read_of_a_chunk_stand_for_all_of_it(letters: str, tmp_path: Path) -> None:
+    path = tmp_path / "web.parquet"  # row groups of 2,000 short documents, and as many of 20 long ones
+    texts = (["a"] * 2000 + ["a" * 199] * 20) * 40
+    tables = [pa.table({"text": texts[at:end]}) for at, end in ((0, 2000), (2000, 2020))]
+    with pq.ParquetWriter(path, tables[0].schema) as writer:
+        for table in tables * 40:
+            writer.write_table(table)
+    recipe = make_recipe(datasets=(Dataset.from_path("web", str(path)),), tokenizer=letters)
+    [facts] = run(recipe, tmp_path).datasets
+    exact = (2000 * 2 + 20 * 200) / 2020  # with EOS
+    assert facts.sampled_documents < 0.02 * len(texts)
+    assert facts.tokens_per_document == pytest.approx(exact, rel=0.3)
 
 
 @pytest.mark.parametrize(

@@ -42,3 +42,9 @@ def test_rows_of_padding_have_no_pieces() -> None:
         rows = [row for batch in loader for row in describe_rows(opened, batch)]
     assert [row.padding_tokens for row in rows if not row.pieces] == [16] * sum(not r.pieces for r in rows)
     assert sum(len(row.pieces) for row in rows) == 3
+
+
+def test_a_row_is_a_line_in_a_repl() -> None:
+    with Loader(opened := open_small(make_recipe()), INLINE) as loader:
+        row = next(describe_rows(opened, next(loader)))
+    assert repr(row).startswith(f"DescribedRow of step 0, lane 0, row 0: {len(row.pieces)} pieces, digest ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -403,3 +404,22 @@ def test_a_newline_in_a_name_is_shown_escaped(tmp_path: Path) -> None:
     (tmp_path / "a\nb").write_text("")
     [file] = list_files(["*"], tmp_path)
     assert file.shown == f"{tmp_path}/a\\nb"
+
+
+def test_names_are_the_same_in_every_locale(tmp_path: Path) -> None:
+    names = ["\u00e9.jsonl", "\u4f60.jsonl", "z.jsonl"]
+    for name in names:
+        (tmp_path / name).write_text('{"text": "x"}\n')
+    program = (
+        "import sys; from pathlib import Path; from zephon.paths import list_files\n"
+        "print(sys.getfilesystemencoding(), ascii([f.name for f in list_files(['.'], Path(sys.argv[1]))]))"
+    )
+    for locale, encoding in (
+        (dict.fromkeys(("PYTHONUTF8", "PYTHONCOERCECLOCALE"), "0"), "ascii"),
+        ({}, "utf-8"),
+    ):
+        found = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path)],
+            env=os.environ | {"LC_ALL": "C"} | locale, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert found.stdout == f"{encoding} {sorted(names)!a}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.helpers import (
 from zephon import runfolder
 from zephon.batch import step_digest
 from zephon.dataset import Dataset
-from zephon.errors import ZephonError
+from zephon.errors import StateError, ZephonError
 from zephon.loader import Loader
 from zephon.lock import lock_hashes
 from zephon.opened import Opened
@@ -285,3 +286,30 @@ def test_a_batch_whose_line_cannot_be_written_is_not_delivered(
         assert loader.state_dict() == before
         with pytest.raises(ZephonError, match="earlier error"):
             next(loader)
+
+
+def test_a_run_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    """Of a line that a full disk did not take, closing tries to write it again."""
+    loader = Loader(open_small(make_recipe()), LoaderOptions(executor="inline", run_folder=tmp_path / "run"))
+    next(loader)
+    assert loader._log is not None
+    assert loader._log.log is not None
+    assert loader._log.log._stream is not None
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), loader._log.log._stream.fileno())
+    with pytest.raises(StateError, match=r"(?s)run' cannot be written.*  got: .*No space left.*  cure: make"):
+        next(loader)
+    loader.close()
+
+
+def test_a_snapshot_that_cannot_be_kept_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("zephon.replay.SNAPSHOT_STEPS", 2)
+    opened = open_small(make_recipe())
+    with Loader(opened, LoaderOptions(executor="inline", run_folder=tmp_path)) as loader:
+        next(loader)
+        (tmp_path / "snapshots").write_text("a file where the folder should be")
+        found = [digest_of([next(loader)]) for _ in range(3)]
+    assert found == digests(opened, 4)[1:]
+    assert caplog.text.count("a snapshot cannot be kept in run folder") == 2

@@ -51,10 +51,10 @@ class Numbers:
         return {"kind": "numbers", "num_documents": NUM, "files": [], "tag": self.tag}
 
 
-def spooled(folder: Path, reader: Any, *, limit_bytes: int = 1 << 30, mapped_bytes: int = 1 << 28) -> Spool:
+def spooled(folder: Path, reader: Any, *, limit_bytes: int = 1 << 30) -> Spool:
     dataset = Dataset.from_path("num", "nowhere", kind="numbers")
     origin = Origin(dataset=dataset, files=(), cache=folder)
-    return Spool(reader, origin, limit_bytes=limit_bytes, mapped_bytes=mapped_bytes)
+    return Spool(reader, origin, limit_bytes=limit_bytes)
 
 
 def texts(reader: Spool, picks: list[int], max_bytes: int = 1 << 40) -> Any:
@@ -225,12 +225,13 @@ def num_maps(folder: Path) -> int:
 
 def test_open_chunks_and_maps_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Numbers()
-    unmapped = spooled(tmp_path, reader, mapped_bytes=1)
+    unmapped = spooled(tmp_path, reader)
     monkeypatch.setattr(views, "MAX_OPEN_CHUNKS", 3)
     mapped = spooled(tmp_path, reader)
     gc.collect()  # what other tests left open
     before = len(os.listdir("/proc/self/fd"))
     for opened, num_open, maps in ((unmapped, NUM // SIZE, 0), (mapped, 3, 3)):
+        monkeypatch.setattr(views, "MAPPED_BYTES", 1 << 20 if maps else 1)
         for _ in range(2):
             assert texts(opened, list(range(NUM))).texts == [str(i) for i in range(NUM)]
         assert num_maps(tmp_path) == maps
@@ -241,9 +242,10 @@ def test_open_chunks_and_maps_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(reader.read_chunks) == NUM // SIZE
 
 
-def test_threads_expand_a_chunk_once(tmp_path: Path) -> None:
+def test_threads_expand_a_chunk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "MAPPED_BYTES", 200)
     reader = Numbers()
-    opened = spooled(tmp_path, reader, mapped_bytes=200)
+    opened = spooled(tmp_path, reader)
     read, started = reader.read, threading.Barrier(4)
     wrong: list[str] = []
 

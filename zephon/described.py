@@ -37,6 +37,13 @@ class DescribedPiece:
         """Returns one past the last token of the piece in the row."""
         return self.begin + self.num_tokens
 
+    def __str__(self) -> str:
+        rest = f", {self.offset} tokens in" if self.offset else ""
+        return (
+            f"[{self.begin}, {self.end})  {self.dataset}  {self.file} record {self.record}  "
+            f"position {self.position}{rest}"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedRow:
@@ -51,6 +58,10 @@ class DescribedRow:
     pieces: tuple[DescribedPiece, ...]
     tokens: NDArray[np.uint32] = field(repr=False, compare=False)
     """(seq_len,) the inputs, padding included."""
+
+    def __repr__(self) -> str:
+        place = f"step {self.step}, lane {self.lane}, row {self.row}"
+        return f"DescribedRow of {place}: {len(self.pieces)} pieces, digest {self.digest[:12]}"
 
     @property
     def num_tokens(self) -> int:

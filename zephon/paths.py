@@ -91,7 +91,7 @@ def list_files(
             found = [_data_file(path, root, entry) for path in paths]
         if not found:
             raise _nothing_found(written, pattern)
-        files += sorted(found, key=lambda file: os.fsencode(file.name))
+        files += sorted(found, key=lambda file: file.name.encode("utf-8", "surrogateescape"))
     _refuse_twice(files, entries)
     return files
 
@@ -206,7 +206,7 @@ def _data_file(path: str, root: str, entry: int) -> DataFile:
     name = path.removeprefix(root.rstrip(os.sep) + os.sep).replace(os.sep, "/")
     return DataFile(
         path=path,
-        name=name,
+        name=os.fsencode(name).decode("utf-8", "surrogateescape"),  # the same in every locale
         size_bytes=status.st_size,
         mtime_ns=status.st_mtime_ns,
         ctime_ns=status.st_ctime_ns,

@@ -212,9 +212,12 @@ class DeliveryLog:
         return self.log is not None and (step + 1) % SNAPSHOT_STEPS == 0
 
     def snapshot(self, state: Mapping[str, Any]) -> None:
-        """Keeps a state of this rank in the run folder."""
+        """Keeps a state of this rank in the run folder; where that fails, a far preview takes longer."""
         assert self.log is not None
-        write_snapshot(self.log.folder, state, self.log.ranks.dp_rank, self.log.attempt)
+        try:
+            write_snapshot(self.log.folder, state, self.log.ranks.dp_rank, self.log.attempt)
+        except OSError as error:
+            _log.warning("a snapshot cannot be kept in run folder %r: %s", str(self.log.folder), error)
 
     def close(self) -> None:
         """Ends both."""

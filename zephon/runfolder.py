@@ -114,6 +114,21 @@ class BatchLog:
 
         `restores` counts the times that the run went on.
         """
+        try:
+            self._append(batch, restores, table)
+        except OSError as error:
+            stream, self._stream = self._stream, None
+            with contextlib.suppress(OSError):  # it holds what could not be written, and tries again
+                if stream is not None:
+                    stream.close()
+            raise StateError.explained(
+                f"run folder {str(self.folder)!r} cannot be written",
+                got=str(error),
+                rule="every batch is logged there before it is delivered",
+                cure="make room there, or let this user write in it, and go on from the last checkpoint",
+            ) from error
+
+    def _append(self, batch: Batch, restores: int, table: ScheduleTable) -> None:
         if self._stream is None:
             self._stream = self._start(restores, table)
         tokens = {name: int(column.sum()) for name, column in batch.tokens_by_dataset.items()}

@@ -37,7 +37,7 @@ from zephon.readers import parts
 from zephon.readers.base import TOKEN, Chunks, Column, Origin, Reader, Texts, Tokens, is_tokenized
 from zephon.readers.kept import Remade
 from zephon.readers.table import file_key
-from zephon.views import MAPPED_BYTES, View, Views
+from zephon.views import View, Views
 
 TOGETHER = 8
 TOGETHER_BYTES = 256 << 20
@@ -85,16 +85,14 @@ class Spool(Remade):
 
     _made = ("_lock", "_gates", "_folders", "_checked", "_views")
 
-    def __init__(
-        self, reader: Reader, origin: Origin, *, limit_bytes: int, mapped_bytes: int = MAPPED_BYTES
-    ) -> None:
+    def __init__(self, reader: Reader, origin: Origin, *, limit_bytes: int) -> None:
         self.name = origin.dataset.name
         self.is_tokenized = is_tokenized(reader)
         self.reader = reader
         self._table = parts.table_of(reader)
         self._by_file = parts.by_file(reader)
         self._in_place = parts.in_place(reader)
-        self._spool, self._mapped_bytes = SpoolFolder(origin.cache, limit_bytes), mapped_bytes
+        self._spool = SpoolFolder(origin.cache, limit_bytes)
         self._chunks = reader.chunks()
         self._content = [_VERSION, origin.dataset.text, origin.dataset.tokens, origin.dataset.on_error]
         self._make()
@@ -105,7 +103,7 @@ class Spool(Remade):
         self._folders: dict[int, Path] = {}
         self._checked: set[int] = set()
         self._is_warned = False
-        self._views = Views(self._open_or_expand, self._damaged, mapped_bytes=self._mapped_bytes)
+        self._views = Views(self._open_or_expand, self._damaged)
 
     def chunks(self) -> Chunks:
         """Returns the chunks of the reader."""

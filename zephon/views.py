@@ -50,15 +50,9 @@ class Views:
     So many as MAX_OPEN_CHUNKS and the descriptors of the process allow.
     """
 
-    def __init__(
-        self,
-        open_view: Callable[[int], View],
-        damaged: Callable[[int], DataError],
-        *,
-        mapped_bytes: int = MAPPED_BYTES,
-    ) -> None:
+    def __init__(self, open_view: Callable[[int], View], damaged: Callable[[int], DataError]) -> None:
         """`open_view` opens a chunk; `damaged` makes the error of one whose bytes are not what they were."""
-        self._open_view, self._damaged, self._mapped_bytes = open_view, damaged, mapped_bytes
+        self._open_view, self._damaged = open_view, damaged
         self._lock = threading.Lock()
         self._gates: dict[int, threading.Lock] = {}
         self._views: dict[int, View] = {}  # the first opened come first, and go first
@@ -177,9 +171,7 @@ class Views:
             self._drop(chunk)  # another thread may have opened it after it was dropped
             while len(self._views) >= self._max_views:
                 self._drop(next(iter(self._views)))
-            fits = (
-                mean_bytes <= MAPPED_MEAN_BYTES and self._views_bytes + view.size_bytes <= self._mapped_bytes
-            )
+            fits = self._views_bytes + view.size_bytes <= MAPPED_BYTES and mean_bytes <= MAPPED_MEAN_BYTES
             if fits and view.may_map:
                 with contextlib.suppress(OSError):  # no descriptor, no map: it is read by position
                     data = mmap.mmap(view.file.number, 0, access=mmap.ACCESS_READ)

@@ -78,8 +78,9 @@ def test_every_choice_follows_from_the_credits_shown(step: int, lane: int) -> No
     assert found.in_force_since == (4 if step >= 4 else 0)
 
 
-def test_of_a_pool_each_piece_names_the_row_it_was_drawn_for() -> None:
-    opened = small(kind="best_fit", seq_len=24)
+@pytest.mark.parametrize("flush_every", [None, 3])
+def test_of_a_pool_each_piece_names_the_row_it_was_drawn_for(flush_every: int | None) -> None:
+    opened = small(kind="best_fit", seq_len=24, flush_every=flush_every)
     drawn, delivered = dict[tuple[int, str], Counter[int]](), dict[tuple[int, str], Counter[int]]()
     for step in range(12):
         found = explain(opened, step=step, lane=1)

@@ -183,6 +183,20 @@ def test_a_big_thing_that_was_changed_counts_as_missing(url: str) -> None:
     assert log.raw_blobs([entry]) == {}
 
 
+@pytest.mark.parametrize("part", [b"", b'["web", "a.jsonl", 1]\n'], ids=["empty", "first-line"])
+def test_a_big_thing_that_a_killed_writer_left_in_part_is_written_anew(
+    part: bytes, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "WAIT_S", 0.0)
+    log, documents = written(url, 1), (("web", "a.jsonl", 1), ("web", "b.jsonl", 3))
+    sha = documents_hash(documents)
+    log._store.create(f"documents/{sha}.jsonl", part)
+    assert log.put_documents(documents) == sha
+    ops = (SkipDocuments(sha, 2),)
+    entry = make_entry(1, "", Proposal(at_step=9, until=None, ops=ops, reason="why", author="me"))
+    assert read_blobs(log.raw_blobs([entry])).documents == {sha: documents}
+
+
 # Storage ----------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,8 @@ from tests.log_cases import propose, recipe, run, verdict
 from zephon import PARTS, ScheduleTable
 from zephon_curriculum.log.amend import Amendment, Blobs, Composed, Layer, begin
 from zephon_curriculum.log.entries import Accepted, Refused
-from zephon_curriculum.log.folder import CurriculumLog
+from zephon_curriculum.log.folder import CurriculumLog, log_of
+from zephon_curriculum.log.fork import fork_run
 from zephon_curriculum.log.history import History
 from zephon_curriculum.log.ops import Op, Points, Scale, SkipSteps, Weights
 from zephon_curriculum.log.steps import AmendError
@@ -87,6 +88,24 @@ def test_a_fork_at_any_step_keeps_its_past(events: list[dict[str, Any]], data: s
     assert fork.past(step) == table.past(step)
 
 
+def test_a_fork_names_all_that_does_not_count_in_it(tmp_path: Path) -> None:
+    """The withdrawal began before the fork, what was asked for with it did not; one had no verdict."""
+    with run(OPENED, tmp_path / "run" / "curriculum") as ranks:
+        log = tmp_path / "run" / "curriculum"
+        ranks.steps(1)
+        first = propose(log, at_step=10, retire=("web",))
+        ranks.steps(1)
+        both = propose(log, withdraw=(first.number,), at_step=20, scale="code=2")
+        ranks.steps(1)
+        waits = propose(log, at_step=8, scale="web=2")
+    made = fork_run(tmp_path / "run", 15, tmp_path / "fork")
+    assert (made.dropped, made.waiting) == ((both.number,), (waits.number,))
+    fork = History.read(log_of(made.folder))
+    assert fork.composed.table() == OPENED.table
+    assert fork.withdrawn == {first.number, both.number, waits.number}
+    assert fork.begins() == {}
+
+
 # Withdrawals ------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +174,31 @@ def test_what_was_refused_or_withdrawn_can_be_asked_for_again(tmp_path: Path) ->
         ranks.steps(1)
         assert propose(tmp_path, withdraw=(anew.number,)) == gone
         assert propose(tmp_path, at_step=14, retire=("web",)).number > gone.number
+
+
+def test_what_a_waiting_proposal_withdraws_can_be_asked_for_again(tmp_path: Path) -> None:
+    """Else the withdrawal would be accepted, and what was asked for after it be lost."""
+    with run(OPENED, tmp_path) as ranks:
+        ranks.steps(1)
+        first = propose(tmp_path, at_step=9, retire=("web",))
+        ranks.steps(1)
+        propose(tmp_path, withdraw=(first.number,))
+        anew = propose(tmp_path, at_step=9, retire=("web",))
+        assert propose(tmp_path, at_step=9, retire=("web",)) == anew != first
+        ranks.steps(1)
+    history = History.read(CurriculumLog(tmp_path))
+    assert isinstance(history.verdicts[anew.number], Accepted)
+    assert history.composed.table().at(9)[0] == 0
+
+
+@pytest.mark.parametrize("number", [0, 1, 99])
+def test_an_entry_that_cannot_be_withdrawn_is_named(number: int, tmp_path: Path) -> None:
+    with run(OPENED, tmp_path) as ranks:
+        ranks.steps(6)
+        propose(tmp_path, at_step=7, retire=("web",))  # late
+        ranks.steps(1)
+    with pytest.raises(AmendError, match=f"entry {number} cannot be withdrawn: it is none that was accepted"):
+        propose(tmp_path, withdraw=(number,))
 
 
 def test_a_retry_at_the_same_moment_as_the_first_writes_one_entry(

@@ -54,16 +54,11 @@ def test_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
     assert ">dataset-1<" in text  # texts are texts, which can be found and read aloud
 
 
-def test_steps_are_exact_and_realised_shares_are_lines() -> None:
+def test_steps_are_exact() -> None:
     table = ScheduleTable(("web", "code"), (0, 30), ((PARTS, 0), (PARTS // 2, PARTS // 2)))
-    figure = mixture_chart(
-        table,
-        num_steps=40,
-        realised={"web": [1.0] * 30 + [0.5] * 10, "code": [0.0] * 30 + [0.5] * 10},
-    )
+    figure = mixture_chart(table, num_steps=40)
     area = figure.axes[0].collections[1].get_paths()[0].vertices
     assert sorted({float(x) for x, y in area if y == 0.5}) == [30.0, 40.0]
-    assert len(figure.axes[0].lines) == 2
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
@@ -71,5 +66,3 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         mixture_chart(ramp(3, 0))
     with pytest.raises(ValueError, match=r"`path` must end in \.png or \.svg"):
         mixture_chart(ramp(3, 0), tmp_path / "a.pdf", num_steps=10)
-    with pytest.raises(ValueError, match="`realised` must have every dataset, it lacks 'd0'"):
-        mixture_chart(ramp(3, 0), num_steps=10, realised={})

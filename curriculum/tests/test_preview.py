@@ -163,6 +163,15 @@ def test_planned_and_realised_shares_are_those_of_the_rows(wrapped: Opened) -> N
     assert shares.total()["math"][0] == int(shares.tokens[:, 2].sum())
 
 
+def test_the_cost_of_a_recipe_is_said_before_its_schedule_is_compiled(wrapped: Opened) -> None:
+    class Long:
+        def weights(self, step: int) -> dict[str, float]:
+            raise AssertionError(f"step {step} is asked for")
+
+    recipe = replace(wrapped.recipe, schedule=Long())
+    assert preview_cost(recipe, [7], [2]) == preview_cost(wrapped, [7], [2])
+
+
 def test_texts_and_places_are_those_of_the_documents(wrapped: Opened, pooled: Opened) -> None:
     shown = preview(wrapped, range(6), [0])
     for row in shown.rows:

@@ -323,7 +323,7 @@ def test_a_command_sent_twice_asks_once_and_says_so(place: Path, call: Call) -> 
         (("--at-step", "9", "--points", "web=+60"), "at step 9: the share of web leaves"),
         (("--at-step", "9", "--weights", "web:2"), "takes NAME=NUMBER"),
         (("--at-step", "9", "--until", "9", "--retire", "web"), "--until must be > --at-step, got [9, 9)"),
-        (("--withdraw", "1"), "--at-step is missing"),
+        (("--withdraw", "1"), "entry 1 cannot be withdrawn: it is none that was accepted"),
         (("--retire", "web"), "--at-step is missing"),
         (("--at-step", "9"), "it asks for nothing"),
     ],

@@ -119,7 +119,9 @@ def test_wsd_may_blend_in_part_of_the_decay_or_not_at_all() -> None:
 
 
 def test_the_whole_run_may_be_the_decay() -> None:
-    assert list(Wsd(from_=WEB, to=CODE, last=10, end=10, blend=0).changes()) == [0]
+    at_once = Wsd(from_={"web": 1, "old": 2}, to=CODE, last=10, end=10, blend=0)
+    assert list(at_once.changes()) == [0]
+    assert at_once.weights(0) == at_once.weights(99) == {"web": 0, "old": 0} | dict(CODE)
 
 
 # Crossfade and tables ---------------------------------------------------------------------------------------

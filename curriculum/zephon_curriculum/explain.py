@@ -228,7 +228,7 @@ def explain(
         wanted = wanted_of(recipe, [step], [lane], check_end)
         start = state_before(state, step, wanted.made_lanes(recipe), found.folder)
         (options,) = wanted.parts(recipe)
-        cost = cost_of(recipe, found.opened.table, [options], step + 1, start)
+        cost = cost_of(recipe, found.opened.table.skips, [options], step + 1, start)
         watch = _Watch(recipe.names, lane, rows)
         with Loader(watch.watched(found.opened), options, watch=watch) as loader:
             if start is not None:

@@ -284,7 +284,7 @@ def preview(
         recipe = found.opened.recipe
         wanted = wanted_of(recipe, steps, lanes, check_end)
         start = state_before(state, wanted.steps[0], wanted.made_lanes(recipe), found.folder)
-        cost = cost_of(recipe, found.opened.table, wanted.parts(recipe), wanted.end, start)
+        cost = cost_of(recipe, found.opened.table.skips, wanted.parts(recipe), wanted.end, start)
         return make_preview(found.opened, wanted, start, cost, allow, progress or LateProgress())
 
 
@@ -301,7 +301,9 @@ def preview_cost(
     recipe = recipe_of(named, how)
     wanted = wanted_of(recipe, steps, lanes, check_end)
     start = state_before(state, wanted.steps[0], wanted.made_lanes(recipe), folder_of(named))
-    return cost_of(recipe, table_of(named, how), wanted.parts(recipe), wanted.end, start)
+    is_amended = isinstance(named, Opened) or folder_of(named) is not None
+    skips = table_of(named, how).skips if is_amended else ()  # to compile a long schedule takes seconds
+    return cost_of(recipe, skips, wanted.parts(recipe), wanted.end, start)
 
 
 def make_preview(

@@ -1,6 +1,6 @@
 """What an exact preview costs, said before it is made.
 
-Upstream: a recipe, its table and a state. Downstream: `preview.py` and `explain.py`. Pure; no data is opened.
+Upstream: a recipe, what its run skips, a state. Downstream: `preview.py`, `explain.py`. Pure; opens no data.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from zephon import LoaderOptions, Recipe, ScheduleTable, saved_steps
+from zephon import LoaderOptions, Recipe, saved_steps
 from zephon_curriculum.figures import plural, short
 
 
@@ -48,15 +48,15 @@ class PreviewCost:
 
 def cost_of(
     recipe: Recipe,
-    table: ScheduleTable,
+    skips: Sequence[tuple[int, int]],
     parts: Sequence[LoaderOptions],
     end: int,
     state: Mapping[str, Any] | None,
 ) -> PreviewCost:
-    """Returns what loaders of `parts` make from `state` up to step `end`."""
+    """Returns what loaders of `parts` make from `state` up to step `end`; `skips` as of a table."""
     begin = 0 if state is None else saved_steps(state)
     num_lanes = sum(recipe.lanes // options.dp_world_size for options in parts)
-    skipped = sum(b - a for a, b in table.skips if begin <= a < end)
+    skipped = sum(b - a for a, b in skips if begin <= a < end)
     num_rows = (end - begin + skipped) * recipe.rows_per_step * num_lanes
     return PreviewCost(
         begin=begin,

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.servers import http_server
 from zephon import retries
 from zephon.dataset import Dataset
 from zephon.errors import DataError, Fault
@@ -305,3 +306,22 @@ def test_the_reader_is_plain_data(data: Path) -> None:
     identity = reader.identity()
     assert json.loads(json.dumps(identity)) == identity
     assert (identity["kind"], identity["num_documents"]) == ("csv", 1)
+
+
+def test_a_chunk_on_a_server_is_one_request(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer itself tells whether the file is still the one that was listed."""
+    monkeypatch.setattr("zephon.readers.lines.CHUNK_BYTES", 64)
+    content = "text,n\n" + "".join(f"word {i},{i}\n" for i in range(100))
+    with http_server({"a.csv": content.encode()}) as server:
+        dataset = Dataset.from_path("web", f"{server.url}/a.csv")
+        reader = open_reader(dataset, base=data, cache=data / "cache", spool_bytes=1 << 30)
+        read_all(reader)  # the header, too
+        count = len(reader.chunks().num_documents)
+        again = open_reader(dataset, base=data, cache=data / "another", spool_bytes=1 << 30)
+        server.switches.requests.clear()
+        assert read_all(again).texts == [f"word {i}" for i in range(100)]
+        assert count > 10
+        made = [line for line in server.switches.requests if not line.startswith("bytes=")]
+        assert len(made) <= count + 4  # and the header, once
+        again.close()
+        reader.close()

@@ -18,6 +18,7 @@ from zephon.check.data import (
     REFUSALS,
     DataCheck,
     expanded_bytes,
+    is_in_place,
     refusal,
     remote_message,
     windows_bytes,
@@ -184,7 +185,7 @@ class _Check:
 
     def check_disk(self) -> None:
         """Looks whether the texts of chunks that must be expanded, or fetched, fit the cache folder."""
-        readers = [probe.reader for probe in self.probes.values()]
+        readers = [probe.reader for probe in self.probes.values() if not is_in_place(probe.reader)]
         if not any(isinstance(whole(reader), Spool | StreamReader) for reader in readers):
             return
         total = expanded_bytes(readers)

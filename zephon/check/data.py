@@ -19,11 +19,11 @@ from zephon import opened
 from zephon.catalogue import Catalogue, open_catalogue
 from zephon.check.report import Finding, failure, ok, warning
 from zephon.dataset import Dataset
-from zephon.errors import ZephonError
+from zephon.errors import DataError, ZephonError
 from zephon.opened import SPOOL_BYTES, OpenedDataset
 from zephon.order import WINDOW_CHUNKS, num_groups
 from zephon.readers import RandomReader, Report
-from zephon.readers.parts import source_of, table_of
+from zephon.readers.parts import in_place, source_of, table_of
 from zephon.readers.subset import PartReader, SubsetReader, chunks_of_whole, whole
 from zephon.recipe import Recipe
 from zephon.selection import rank, values_of
@@ -35,6 +35,8 @@ from zephon.where import parse_column
 REFUSALS = (ZephonError, ValueError, TypeError, LookupError, OSError)
 MANY_FILES = 100_000
 """With so many files that no catalogue lists, opening takes every rank of every launch a while."""
+LOOKED_AT = 8
+"""Chunks of a dataset by which it is told whether any are expanded."""
 OFFSET_BYTES = 8
 """What the spool adds to a document."""
 
@@ -214,6 +216,19 @@ def remote_message(reader: RandomReader) -> str:
     if isinstance(inner, Spool | StreamReader):
         return f"{message}: what is read is kept in the cache, and fetched again once it is pushed out"
     return f"{message}: every document is fetched whenever it is read, and not kept"
+
+
+def is_in_place(reader: RandomReader) -> bool:
+    """Returns whether a spool reads a dataset where it lies, by some of its chunks, which are opened."""
+    spool = whole(reader)
+    source = in_place(spool.reader) if isinstance(spool, Spool) else None
+    if source is None:
+        return False
+    chunks = chunks_of_whole(reader)
+    try:
+        return all(source.view(chunk) for chunk in chunks[:: -(-len(chunks) // LOOKED_AT)].tolist())
+    except DataError:  # of a file that has gone: the sample says so
+        return False
 
 
 def expanded_bytes(readers: Sequence[RandomReader]) -> int:

@@ -51,12 +51,14 @@ class Probe:
             self._order = self._order[:STREAM_FILES]
         self._visit_documents = max(VISIT_DOCUMENTS, -(-SAMPLE_DOCUMENTS // len(self._order)))
         self.sampled_chunks = self.sampled_documents = 0
-        self.num_tokens = self.num_encoded = 0
-        self._num_empty = self._num_replaced = 0
+        self._num_there = self._num_tokens = 0.0  # of all documents of the chunks that were read and counted
+        self._num_filled = self._num_empty = self._num_replaced = 0
         self._faults: list[tuple[Place, Fault]] = []
         self._error: Exception | None = None
+        self._waiting = 0  # documents of the chunks of what was read, and is not counted yet
         self._texts: list[str] = []
-        self._tokens: list[tuple[int, NDArray[np.int64], Tokens]] = []  # read, and not looked at yet
+        self._weights: list[float] = []  # of each text: how many documents of its chunk it stands for
+        self._tokens: list[tuple[int, NDArray[np.int64], Tokens, float]] = []
         self._unmarked = {"begin": 0, "end": 0}
         self._marks: dict[str, int | None] = {"begin": None, "end": None}
 
@@ -69,11 +71,11 @@ class Probe:
         chunk = int(self._order[self.sampled_chunks])
         try:
             if self._stream is None:
-                record = self._places(chunk, int(self._counts[chunk]))
+                count = int(self._counts[chunk])
             else:
-                record = self._places(chunk, self._stream.window_records(chunk, 0))
-                chunk <<= FILE_SHIFT
-            num_read = self._read(chunk, record)
+                count = self._stream.window_records(chunk, 0)
+            record = self._places(chunk, count)
+            num_read = self._read(chunk if self._stream is None else chunk << FILE_SHIFT, record, count)
         except (DataError, OSError) as error:
             self._error = error
             return False
@@ -81,21 +83,25 @@ class Probe:
         self.sampled_documents += num_read
         return True
 
-    def _read(self, chunk: int, record: NDArray[np.int64]) -> int:
-        """Reads records of a chunk; returns how many."""
+    def _read(self, chunk: int, record: NDArray[np.int64], count: int) -> int:
+        """Reads records of a chunk of `count`; returns how many."""
         if not len(record):
             return 0
         if is_tokenized(self.reader):
             reader = cast(TokenReader, self.reader)
             tokens = reader.tokens(np.full_like(record, chunk), record, VISIT_BYTES)
-            self._tokens.append((chunk, record, tokens))
+            self._waiting += count
+            self._tokens.append((chunk, record, tokens, count / len(tokens.lengths)))
             return len(tokens.lengths)
         found = self.reader.texts(np.full_like(record, chunk), record, VISIT_BYTES)
         faulty = {index for index, _ in found.faults}
         self._faults += [((chunk, int(record[index])), fault) for index, fault in found.faults]
         self._num_replaced += len(found.num_replaced)
         self._num_empty += sum(not t for i, t in enumerate(found.texts) if i not in faulty)
-        self._texts += [text for text in found.texts if text]
+        texts = [text for text in found.texts if text]
+        self._waiting += count
+        self._texts += texts
+        self._weights += [count / len(found.texts)] * len(texts)
         return len(found.texts)
 
     def _places(self, chunk: int, count: int) -> NDArray[np.int64]:
@@ -119,19 +125,17 @@ class Probe:
 
     def encode(self, encoder: Encoder) -> None:
         """Counts the tokens of what was read since the last call."""
-        for chunk, record, found in self._tokens:
-            self._count(chunk, record, found, encoder)
-        self._tokens = []
-        if not self._texts:
-            return
         try:
-            tokens, _ = encoder.encode(self._texts)
+            offsets = encoder.encode(self._texts)[1] if self._texts else [0]
         except DataError as error:
             self._error = error
         else:
-            self.num_tokens += len(tokens)
-            self.num_encoded += len(self._texts)
-        self._texts = []
+            self._num_there += self._waiting
+            self._num_tokens += float(np.diff(offsets) @ np.array(self._weights))
+        for chunk, record, found, weight in self._tokens:
+            self._num_tokens += weight * len(found.tokens)
+            self._count(chunk, record, found, encoder)
+        self._waiting, self._texts, self._weights, self._tokens = 0, [], [], []
 
     def _count(self, chunk: int, record: NDArray[np.int64], found: Tokens, encoder: Encoder) -> None:
         """Counts documents of token ids, their faults, and those that do not begin and end as texts would."""
@@ -140,8 +144,7 @@ class Probe:
         self._faults += [((chunk, int(record[index])), fault) for index, fault in found.faults]
         filled = found.lengths > 0
         self._num_empty += int((~filled).sum()) - len(faulty)
-        self.num_encoded += int(filled.sum())
-        self.num_tokens += len(found.tokens)
+        self._num_filled += int(filled.sum())
         self._marks = {"begin": encoder.bos_id, "end": encoder.eos_id}
         ends = np.cumsum(found.lengths)[filled]
         places = {"begin": ends - found.lengths[filled], "end": ends - 1}
@@ -154,7 +157,7 @@ class Probe:
         found = []
         for where, name in (("begin", "bos"), ("end", "eos")):
             if count := self._unmarked[where]:
-                message = f"{count} of {self.num_encoded} documents sampled do not {where} with the recipe's "
+                message = f"{count} of {self._num_filled} documents sampled do not {where} with the recipe's "
                 message += f"{name.upper()} (id {self._marks[where]}): token ids are taken as they are"
                 cure = f"write the documents with their {name.upper()}, or set {name} = false in [tokenize]"
                 found.append(warning(subject, message, cure))
@@ -162,10 +165,12 @@ class Probe:
 
     @property
     def tokens_per_document(self) -> float | None:
-        """Returns the mean over the sample, documents without text included; None without any tokens."""
-        if not self.num_tokens:
-            return None
-        return self.num_tokens / (self.num_encoded + self._num_empty + len(self._faults))
+        """Returns the mean over the chunks read, documents without text included; None without any tokens.
+
+        As many documents are read of each chunk, and chunks hold few long ones or many short ones: those read
+        of a chunk stand for all of it.
+        """
+        return self._num_tokens / self._num_there if self._num_tokens else None
 
     def findings(self) -> list[Finding]:
         """Returns what the visits found."""

@@ -155,11 +155,7 @@ def _draw_row(row: DescribedRow, encoder: Encoder, width: int) -> None:
         f"\nlane {row.lane}, row {row.row}: {len(row.pieces)} pieces, {row.padding_tokens} tokens of padding"
     )
     for piece in row.pieces:
-        rest = f", {piece.offset} tokens in" if piece.offset else ""
-        write(
-            f"  [{piece.begin}, {piece.end})  {visible(piece.dataset)}  "
-            f"{visible(piece.file)} record {piece.record}  position {piece.position}{rest}"
-        )
+        write(f"  {visible(str(piece))}")
         write(f"    {cut(encoder.decode(row.tokens_of(piece)), width)}")
     if row.padding_tokens:
         write(f"  [{row.num_tokens}, {len(row.tokens)})  padding")

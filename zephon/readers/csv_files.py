@@ -110,7 +110,8 @@ class CsvRecords:
         return Expanding(self._name, file, skip=self._dataset.on_error == "skip")
 
     def _header(self, file: DataFile) -> list[str]:
-        return self._headers.get(file.path, lambda: self._read_header(file))
+        with self._gates.get(file.path, threading.Lock):  # one thread asks a server, for all
+            return self._headers.get(file.path, lambda: self._read_header(file))
 
     def _read_header(self, file: DataFile) -> list[str]:
         with closing(iter(Expanding(self._name, file, skip=True))) as blocks:

@@ -41,23 +41,11 @@ _SHAPE = re.compile(rb"""['"]shape['"]\s*:\s*\(([\d\s,]{0,99})\)""")
 
 def open_flat(origin: Origin) -> Reader | RandomReader:
     """Returns the reader of flat files: in place where they are local, else behind the spool."""
-    refuse_column(origin.dataset, "flat")
     files = origin.files if origin.table is None else origin.table.files
     untyped = next((file for file in files if not _is_npy(file)), None)
     if untyped is not None and not origin.dataset.dtype:
         raise _no_dtype(origin.dataset.name, untyped)
     return open_token_files(origin, FlatFiles(origin.dataset, is_npy=untyped is None))
-
-
-def refuse_column(dataset: Dataset, kind: str) -> None:
-    """Refuses `tokens` for files that have no columns."""
-    if dataset.tokens:
-        raise DataError.explained(
-            f"dataset {dataset.name!r}: `tokens` names a column, and its files have none",
-            got=f"tokens = {dataset.tokens!r} for the kind {kind!r}",
-            rule="these files hold nothing but token ids",
-            cure="leave `tokens` out",
-        )
 
 
 def _is_npy(file: DataFile) -> bool:

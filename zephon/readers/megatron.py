@@ -18,7 +18,6 @@ from zephon.files import read_range
 from zephon.paths import DataFile
 from zephon.readers.base import Origin, RandomReader, Reader
 from zephon.readers.beside import INDEX, file_beside, path_beside
-from zephon.readers.flat import refuse_column
 from zephon.readers.table import Scan
 from zephon.readers.token_files import (
     DTYPES,
@@ -41,7 +40,6 @@ Int64 = NDArray[np.int64]
 
 def open_megatron(origin: Origin) -> Reader | RandomReader:
     """Returns the reader of indexed datasets: in place where they are local, else behind the spool."""
-    refuse_column(origin.dataset, "megatron")
     return open_token_files(origin, MegatronFiles(origin.dataset))
 
 

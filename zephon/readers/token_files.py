@@ -123,6 +123,13 @@ class Cuts:
 def open_token_files(origin: Origin, layout: Layout) -> Reader | RandomReader:
     """Returns the reader of files of a layout: in place where they are local and of one type."""
     name, skip = origin.dataset.name, origin.dataset.on_error == "skip"
+    if origin.dataset.tokens:
+        raise DataError.explained(
+            f"dataset {name!r}: `tokens` names a column, and its files have none",
+            got=f"tokens = {origin.dataset.tokens!r} for the kind {layout.kind!r}",
+            rule="these files hold nothing but token ids",
+            cure="leave `tokens` out",
+        )
 
     def scan(file: DataFile, _advance: Advance) -> Scan:
         try:

@@ -80,7 +80,7 @@ def estimate(
         with as_usage(pinned="--pin"):
             cost = asked.cost(opened)
         if not as_json:
-            typer.echo(str(cost), err=True)
+            typer.echo(cost, err=True)
         found = asked.measure(opened, report=progress)
     if out is not None:
         found.write(out)

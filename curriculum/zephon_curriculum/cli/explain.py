@@ -19,11 +19,12 @@ from zephon.cli.common import (
     as_usage,
     chosen_step,
     cut,
+    visible,
     write,
     write_json,
     write_table,
 )
-from zephon_curriculum.cli.rows import AloneOption, StateOption, WidthOption, piece_line
+from zephon_curriculum.cli.rows import AloneOption, StateOption, WidthOption
 from zephon_curriculum.explain import Explanation
 from zephon_curriculum.explain import explain as make
 from zephon_curriculum.opening import Opening, recipe_of
@@ -92,5 +93,5 @@ def draw(found: Explanation, width: int) -> None:
             write("the packer keeps a pool, which these draws fill; its pieces may be of earlier ones")
         for piece, text, origin in zip(row.row.pieces, row.texts, row.drawn_for, strict=True):
             other = "before" if origin is None else f"for row {origin}"
-            write(f"  {piece_line(piece)}{'' if origin == row.row.row else f', drawn {other}'}")
+            write(f"  {visible(str(piece))}{'' if origin == row.row.row else f', drawn {other}'}")
             write(f"    {cut(text, width)}")

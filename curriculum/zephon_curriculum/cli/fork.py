@@ -47,6 +47,7 @@ def fork(
                 "at_step": step,
                 "head": made.entry.hash,
                 "dropped": list(made.dropped),
+                "waiting": list(made.waiting),
                 "ended": [{"entry": number, "step": end} for number, end in made.ended],
                 "state": None if made.state is None else str(made.state),
             }
@@ -55,6 +56,8 @@ def fork(
     write(f"{made.folder}: forked from {run} at step {step} (a trainer logs it as {step + 1})")
     if made.dropped:
         write(f"entries {', '.join(map(str, made.dropped))} begin there or later and do not count")
+    if made.waiting:
+        write(f"entries {', '.join(map(str, made.waiting))} have no verdict and do not count: propose again")
     for number, end in made.ended:
         write(f"entry {number} ends before step {end}: from there on it stood on what does not count")
     write(f"entry {made.entry.number}, head {made.entry.hash[:12]}")

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from zephon import DescribedPiece, DescribedRow
+from zephon import DescribedRow
 from zephon.cli.common import cut, visible, write
 from zephon_curriculum.figures import plural
 
@@ -35,16 +35,7 @@ def draw_row(row: DescribedRow, texts: Sequence[str], width: int) -> None:
     pieces = plural(len(row.pieces), "piece")
     write(f"\nstep {row.step}, lane {row.lane}, row {row.row}: {pieces}, digest {row.digest[:12]}")
     for piece, text in zip(row.pieces, texts, strict=True):
-        write(f"  {piece_line(piece)}")
+        write(f"  {visible(str(piece))}")
         write(f"    {cut(text, width)}")
     if row.padding_tokens:
         write(f"  [{row.num_tokens}, {len(row.tokens)})  padding")
-
-
-def piece_line(piece: DescribedPiece) -> str:
-    """Returns where a piece lies and comes from, in one line."""
-    rest = f", {piece.offset} tokens in" if piece.offset else ""
-    return (
-        f"[{piece.begin}, {piece.end})  {visible(piece.dataset)}  {visible(piece.file)} "
-        f"record {piece.record}  position {piece.position}{rest}"
-    )

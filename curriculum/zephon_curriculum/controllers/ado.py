@@ -28,9 +28,9 @@ from zephon_curriculum.controllers.config import (
     check_whole,
     fields_of,
 )
-from zephon_curriculum.controllers.measured import Floats, Measured, measure, with_floor
+from zephon_curriculum.controllers.measured import Floats, Measured, by_name, measure, with_floor
 from zephon_curriculum.controllers.power_law import PowerLaw, fit_power_law, smoothed
-from zephon_curriculum.controllers.protocol import ControllerContext, Observation, fault_of
+from zephon_curriculum.controllers.protocol import ControllerContext, Observation, waits
 
 MIN_ALPHA = 0.05
 """The least exponent that a slope is computed with, as in the published code."""
@@ -89,7 +89,7 @@ class Ado:
 
         A dataset without a fit of its own gets what the schedule says; the others divide the rest.
         """
-        if self._waits(history):
+        if waits(history, self.context.names, self.warmup):
             return None
         names, newest = self.context.names, history[-1]
         measured = measure(history, names)
@@ -105,17 +105,14 @@ class Ado:
             return None
         target = prior / prior.sum()
         target[fitted] = wanted * max(0.0, 1.0 - np.delete(target, fitted).sum())
-        decided = dict.fromkeys(names, 0.0)
         target = with_floor(target[active], self.floor)
         blended = self.momentum * self._average(measured)[active] + (1.0 - self.momentum) * target
-        shares = with_floor(blended, self.floor)
-        for i, share in zip(active, shares, strict=True):
-            decided[names[i]] = float(share)
-        return decided
+        return by_name(names, active, with_floor(blended, self.floor))
 
     def reason(self, history: Sequence[Observation]) -> str:
         """Returns why `decide` gave None on `history`."""
-        return self._waits(history) or "held: no dataset has 8 losses between `skip` and the last fit"
+        waiting = waits(history, self.context.names, self.warmup)
+        return waiting or "held: no dataset has 8 losses between `skip` and the last fit"
 
     def fit(self, measured: Measured) -> list[PowerLaw | None]:
         """Returns the law of each dataset, as of the last fit that was due; None: too few losses."""
@@ -129,12 +126,6 @@ class Ado:
             losses = smoothed(measured.losses[seen, k], self.smoothing)[first_seen]
             laws.append(fit_power_law(n, losses))
         return laws
-
-    def _waits(self, history: Sequence[Observation]) -> str:
-        if fault := fault_of(history, self.context.names):
-            return f"held: {fault}"
-        step = history[-1].step
-        return f"warm-up until step {self.warmup}" if step < self.warmup else ""
 
     def _counts(self, measured: Measured) -> Floats:
         """Returns n of each observation and dataset, in steps of tokens."""

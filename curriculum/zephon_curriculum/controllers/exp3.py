@@ -31,8 +31,15 @@ from zephon_curriculum.controllers.config import (
     check_whole,
     fields_of,
 )
-from zephon_curriculum.controllers.measured import Floats, Measured, forward_filled, measure, with_floor
-from zephon_curriculum.controllers.protocol import ControllerContext, Observation, fault_of
+from zephon_curriculum.controllers.measured import (
+    Floats,
+    Measured,
+    by_name,
+    forward_filled,
+    measure,
+    with_floor,
+)
+from zephon_curriculum.controllers.protocol import ControllerContext, Observation, waits
 
 DECAY = "decay"
 FORGOTTEN = 1e-9
@@ -90,10 +97,7 @@ class Exp3:
         powers = np.log(prior[active]) + eta * total
         weights = np.exp(powers - powers.max())
         shares = (1.0 - gamma) * weights / weights.sum() + gamma / num_arms
-        decided = dict.fromkeys(names, 0.0)
-        for i, share in zip(active, with_floor(shares, self.floor), strict=True):
-            decided[names[i]] = float(share)
-        return decided
+        return by_name(names, active, with_floor(shares, self.floor))
 
     def _total(self, history: Sequence[Observation]) -> Floats:
         """Returns G of each dataset; rounds so old that they weigh less than FORGOTTEN are not looked at."""
@@ -108,10 +112,7 @@ class Exp3:
 
     def reason(self, history: Sequence[Observation]) -> str:
         """Returns why nothing is decided on `history`; empty where something is."""
-        if fault := fault_of(history, self.context.names):
-            return f"held: {fault}"
-        step = history[-1].step
-        return f"warm-up until step {self.warmup}" if step < self.warmup else ""
+        return waits(history, self.context.names, self.warmup)
 
 
 def rewards(measured: Measured, max_loss: float) -> Floats:

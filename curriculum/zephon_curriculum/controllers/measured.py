@@ -73,6 +73,12 @@ def forward_filled(values: Floats) -> Floats:
     return result
 
 
+def by_name(names: Sequence[str], active: NDArray[np.int64], shares: Floats) -> dict[str, float]:
+    """Returns the weights of all datasets: the shares of those that are active, 0 of the others."""
+    decided = dict.fromkeys(names, 0.0)
+    return decided | {names[i]: float(share) for i, share in zip(active, shares, strict=True)}
+
+
 def with_floor(weights: Floats, floor: float) -> Floats:
     """Returns `weights` (K,) scaled to sum 1 with none under `floor`, which is at most 1 / K.
 

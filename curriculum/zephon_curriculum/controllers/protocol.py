@@ -163,6 +163,13 @@ def fault_of(history: Sequence[Observation], names: Sequence[str]) -> str:
     return ""
 
 
+def waits(history: Sequence[Observation], names: Sequence[str], warmup: int) -> str:
+    """Returns why nothing is decided on `history`: a fault, or the first `warmup` steps; empty otherwise."""
+    if fault := fault_of(history, names):
+        return f"held: {fault}"
+    return f"warm-up until step {warmup}" if history[-1].step < warmup else ""
+
+
 def _to_json(loss: float | None) -> float | str | None:
     return loss if loss is None or math.isfinite(loss) else str(float(loss))
 

@@ -61,15 +61,10 @@ class DatasetEstimate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DatasetEstimate:
-        """Returns the estimate of `to_json`; refuses other data with a ValueError."""
-        quantities = ("bytes", "tokens_per_byte", "tokens_per_document", "tokens")
-        made = dict(data)
-        try:
-            for name in quantities:
-                made[name] = None if data[name] is None else Quantity(**data[name])
-            return cls(**made)
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"an estimate must have the fields of `to_json`, got {error}") from None
+        """Returns the estimate of `to_json`; of other data raises a TypeError or KeyError."""
+        names = ("bytes", "tokens_per_byte", "tokens_per_document", "tokens")
+        quantities = {name: None if data[name] is None else Quantity(**data[name]) for name in names}
+        return cls(**{**data, **quantities})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -82,10 +77,7 @@ class Estimates(Readable, Mapping[str, DatasetEstimate]):
     """Hash of the tokenizer's file and of the ids of probe texts; empty where all are pinned."""
 
     def __getitem__(self, name: str) -> DatasetEstimate:
-        for dataset in self.datasets:
-            if dataset.name == name:
-                return dataset
-        raise KeyError(name)
+        return {dataset.name: dataset for dataset in self.datasets}[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(dataset.name for dataset in self.datasets)
@@ -131,15 +123,15 @@ class Estimates(Readable, Mapping[str, DatasetEstimate]):
 
     def shown(self) -> Shown:
         """Returns the estimates as a table, then what is to be known of them."""
-        headers = (
+        table = new_table(
             "dataset",
             "#documents",
             "#bytes",
             "#tokens/byte",
             "#tokens/document",
             "#tokens in an epoch",
+            "how",
         )
-        table = new_table(*headers, "how")
         for one in self.datasets:
             documents = "unknown" if one.documents is None else f"{one.documents:,}"
             columns = (one.bytes, one.tokens_per_byte, one.tokens_per_document, one.tokens)

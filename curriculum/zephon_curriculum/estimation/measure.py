@@ -87,16 +87,16 @@ class TokenEstimation:
                 tokenizer=_digest(opened.lock["tokenizer"]),
             )
 
-    def cost(self, opened: Opened) -> EstimateCost:
-        """Returns what `measure` reads of opened data; reads nothing but what is kept."""
+    def cost(self, opened: Opened) -> str:
+        """Returns in a line what `measure` reads of opened data; reads nothing but what is kept."""
         jobs = [job for job in self._jobs(opened) if self._known(opened, job) is None]
         texts = [text_bytes(job.frame, job.design, encodes=job.frame.name not in self.pinned) for job in jobs]
-        return EstimateCost(
-            num_datasets=len(jobs),
-            num_chunks=sum(len(job.design.chunks) for job in jobs),
-            looked_bytes=sum(looked for looked, _ in texts),
-            tokenized_bytes=sum(counted for _, counted in texts),
-        )
+        if not jobs:
+            return "reads nothing: all is pinned, kept from an earlier time or in the files' own tables"
+        chunks = plural(sum(len(job.design.chunks) for job in jobs), "chunk")
+        looked, counted = (short(sum(sizes)) for sizes in zip(*texts, strict=True))
+        places = f"{chunks} of {plural(len(jobs), 'dataset')}"
+        return f"looks at about {looked} bytes of {places}, tokenizes {counted} of them"
 
     def _open(self, what: Recipe | Opened | Dataset | Iterable[Dataset], report: Report | None) -> Any:
         """Returns a context that gives the opened recipe, and closes it where it is opened here."""
@@ -112,7 +112,7 @@ class TokenEstimation:
             recipe = _recipe_of((what,) if isinstance(what, Dataset) else tuple(what), tokenize)
         return closing(open_recipe(recipe, cache=self.cache, backend=self.backend, report=report))
 
-    def _refuse_unknown(self, opened: Opened) -> None:
+    def _check_pinned(self, opened: Opened) -> None:
         names = opened.recipe.names
         if unknown := [name for name in self.pinned if name not in names]:
             raise ValueError(f"`pinned` names {unknown[0]!r}; the datasets are {', '.join(names)}")
@@ -124,7 +124,7 @@ class TokenEstimation:
                 )
 
     def _jobs(self, opened: Opened) -> list[_Job]:
-        self._refuse_unknown(opened)
+        self._check_pinned(opened)
         return [self._job(opened, index) for index in range(len(opened.readers))]
 
     def _job(self, opened: Opened, index: int) -> _Job:
@@ -173,25 +173,6 @@ class TokenEstimation:
         ).estimate(rate)
         _write(job.path, job.key, found)
         return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateCost:
-    """What is read to estimate the datasets that are not known yet."""
-
-    num_datasets: int
-    num_chunks: int
-    looked_bytes: int
-    """Of text, about, of which the sizes of documents are found."""
-    tokenized_bytes: int
-    """Of these, what is tokenized, about; where tokens per byte are pinned none is."""
-
-    def __str__(self) -> str:
-        if not self.num_datasets:
-            return "reads nothing: all is pinned, kept from an earlier time or in the files' own tables"
-        places = f"{plural(self.num_chunks, 'chunk')} of {plural(self.num_datasets, 'dataset')}"
-        sizes = f"looks at about {short(self.looked_bytes)} bytes of {places}"
-        return f"{sizes}, tokenizes {short(self.tokenized_bytes)} of them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -272,10 +272,12 @@ def rule_of(op: Op, names: tuple[str, ...]) -> Rule | None:
     return None
 
 
-def _by_place(numbers: Numbers, names: tuple[str, ...]) -> dict[int, Fraction]:
+def _by_place(numbers: Numbers, names: tuple[str, ...], *, signed: bool = False) -> dict[int, Fraction]:
     places = {name: place for place, name in enumerate(names)}
     if unknown := [name for name, _ in numbers if name not in places]:
         raise AmendError(f"no dataset is named {unknown[0]!r}; the datasets are {', '.join(names)}")
+    if below := [name for name, text in numbers if exact(text) < 0 and not signed]:
+        raise AmendError(f"the number of {below[0]!r} must be >= 0, got {dict(numbers)[below[0]]}")
     return {places[name]: exact(text) for name, text in numbers}
 
 
@@ -304,7 +306,7 @@ def _scaled(numbers: Numbers, names: tuple[str, ...]) -> Rule:
 
 
 def _moved(numbers: Numbers, names: tuple[str, ...]) -> Rule:
-    points = _by_place(numbers, names)
+    points = _by_place(numbers, names, signed=True)
     scale = 100 * lcm(*(point.denominator for point in points.values()))
     whole = PARTS * scale
     more = {place: int(point * scale) * PARTS // 100 for place, point in points.items()}

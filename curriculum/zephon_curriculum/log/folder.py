@@ -137,14 +137,21 @@ class CurriculumLog:
 
     def _whole(self, name: str, *, is_last: bool) -> bytes:
         """Returns what a file holds, once it is written to its end."""
-        for _ in range(MAX_WAITS):
-            data = self._store.read(name)
-            if data is not None and data.endswith(b"\n"):
-                return data
-            time.sleep(WAIT_S)
+        data = self._read_until(name, b"\n")
+        if data is not None and data.endswith(b"\n"):
+            return data
         if is_last:
             raise unfinished(self._where(name))
         raise broken(self._where(name), "a file without its end", "an entry is written whole")
+
+    def _read_until(self, name: str, end: bytes) -> bytes | None:
+        """Returns what a file holds, once it has the `end`, or when its writer took too long."""
+        for _ in range(MAX_WAITS):
+            data = self._store.read(name)
+            if data is not None and data.endswith(end):
+                break
+            time.sleep(WAIT_S)
+        return data
 
     def _where(self, name: str) -> str:
         return f"{self.url.rstrip('/')}/{name}"
@@ -168,7 +175,10 @@ class CurriculumLog:
 
     def _put(self, folder: str, suffix: str, data: bytes) -> str:
         sha = hashlib.sha256(data).hexdigest()
-        self._store.create(f"{folder}/{sha}.{suffix}", data)
+        name = f"{folder}/{sha}.{suffix}"
+        if not self._store.create(name, data) and self._read_until(name, data) != data:
+            self._store.remove(name)  # a writer that was killed left a part: what is named so is `data` only
+            self._store.create(name, data)
         return sha
 
     def raw_blobs(self, entries: Sequence[Entry]) -> dict[str, str]:

@@ -22,7 +22,7 @@ COPIED = ("recipe.toml", "lock.json", "start.json")
 STATE = "state.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forked:
     """What a fork made."""
 
@@ -30,7 +30,10 @@ class Forked:
     entry: Entry
     """That of the fork, the newest of its log."""
     dropped: tuple[int, ...]
-    """Proposals and decisions of the parent that do not count, since they begin at the step or later."""
+    """Proposals and decisions of the parent that do not count, since they begin at the step or later, or
+    ask for more than a withdrawal there."""
+    waiting: tuple[int, ...]
+    """Proposals to the parent without a verdict, which do not count either."""
     ended: tuple[tuple[int, int], ...]
     """(amendment, step) of those that stood on one dropped: without it they end before the step."""
     state: Path | None
@@ -54,7 +57,7 @@ def fork_run(
         raise ValueError(f"`into` must be a folder of this machine, got {os.fspath(into)!r}; a run folder is")
     parent, folder = log_of(run), Path(into)
     history = History.read(parent)
-    before, begins = history.composed.before(at_step), history.begins()
+    before = history.composed.before(at_step)
     found = None if state is None else _checked(find_state(state), before.table(), at_step)
     if folder.exists() and (there := sorted(os.listdir(folder))):
         raise StateError.explained(
@@ -73,10 +76,16 @@ def fork_run(
     written = log.append(body, len(history.entries), history.head)[-1]
     if found is not None:
         write_state_file(found, folder / STATE)
-    dropped = tuple(number for number, start in begins.items() if start >= at_step)
     untils = {amendment.number: amendment.until for amendment in history.composed.amendments}
     ended = tuple((a.number, a.until) for a in before.amendments if a.until and a.until != untils[a.number])
-    return Forked(folder, written, dropped, ended, folder / STATE if found is not None else None)
+    return Forked(
+        folder=folder,
+        entry=written,
+        dropped=tuple(history.not_begun(at_step)),
+        waiting=tuple(sorted(history.pending)),
+        ended=ended,
+        state=folder / STATE if found is not None else None,
+    )
 
 
 def _checked(state: dict[str, object], table: ScheduleTable, at_step: int) -> dict[str, object]:

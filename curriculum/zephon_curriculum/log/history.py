@@ -152,13 +152,13 @@ class History:
 
     def wanted(self) -> dict[str, Mapping[str, Any]]:
         """Returns by name the tables of the datasets to start with: those added, and those that wait."""
-        waiting = adds(self.pending[number] for number in self._kept())
+        waiting = adds(self.pending[number] for number in sorted(self._not_given_up(self.pending)))
         return self.added | {name: waiting[name] for name in waiting if name not in self.added}
 
-    def _kept(self) -> list[int]:
-        """Returns the proposals that wait and that no other one which waits gives up."""
+    def _not_given_up(self, numbers: Iterable[int]) -> set[int]:
+        """Returns those entries that no proposal which waits gives up."""
         given_up = {op.entry for p in self.pending.values() for op in p.ops if isinstance(op, Withdraw)}
-        return sorted({*self.pending} - given_up)
+        return {*numbers} - given_up
 
     def _pop(self, number: int) -> Proposal:
         if number not in self.pending:
@@ -166,9 +166,15 @@ class History:
         return self.pending.pop(number)
 
     def _fork(self, fork: Fork) -> None:
-        self.withdrawn.update(number for number, start in self.begins().items() if start >= fork.at_step)
+        self.withdrawn.update(self.not_begun(fork.at_step), self.pending)
         self._composed = self.composed.before(fork.at_step)
         self.pending.clear()
+
+    def not_begun(self, step: int) -> list[int]:
+        """Returns the proposals and decisions that have not begun before `step`, or not with all they ask."""
+        kept = {amendment.number for amendment in self.composed.before(step).amendments}
+        parts = {amendment.number for amendment in self.composed.amendments} - kept
+        return sorted(parts | {number for number, start in self.begins().items() if start >= step})
 
     def begins(self) -> dict[int, int]:
         """Returns the first step of every accepted proposal and decision that counts, by number."""
@@ -196,8 +202,11 @@ class History:
         ]
 
     def same(self, proposal: Proposal) -> Entry | None:
-        """Returns the entry of a proposal that is equal, and counts or waits for its verdict; or None."""
-        counting = {*self.begins(), *self._kept()}
+        """Returns the entry of a proposal that is equal, and counts or waits for its verdict; or None.
+
+        One that a proposal which waits withdraws counts no more: what is asked for after that is asked anew.
+        """
+        counting = self._not_given_up({*self.begins(), *self.pending})
         equal = (entry for entry in self.entries if entry.body == proposal)
         return next((entry for entry in equal if entry.number in counting), None)
 

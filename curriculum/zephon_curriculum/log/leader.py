@@ -113,7 +113,7 @@ class Leader:
         except (OSError, UnfinishedError) as error:
             if not self._has_failed:
                 _log.warning("the curriculum log cannot be used, tried again at the next step: %s", error)
-            self._has_failed = True
+            self._has_failed, self._last_poll = True, -self._poll_s  # maybe the failure is only the answer's
 
     def _poll(self) -> None:
         """Takes what others wrote; raises where the next file is not whole: nothing can be written then."""

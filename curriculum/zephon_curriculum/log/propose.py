@@ -175,13 +175,12 @@ def _at_step(request: Request, history: History) -> int:
         return request.at_step
     if request.skip_steps is not None:
         return request.skip_steps[0]
+    if not request.withdraw:
+        raise AmendError("`at_step` is missing: the step from which the change holds")
     begins = history.begins()
-    for number in request.withdraw:
-        if number not in begins and (asked := history.proposal(number)) is not None:
-            begins[number] = asked.at_step
-    if steps := [begins[number] for number in request.withdraw if number in begins]:
-        return min(steps)
-    raise AmendError("`at_step` is missing: the step from which the change holds")
+    asked = {number: history.proposal(number) for number in request.withdraw if number not in begins}
+    waiting = {number: proposal.at_step for number, proposal in asked.items() if proposal is not None}
+    return min((begins | waiting).get(number, 0) for number in request.withdraw)
 
 
 def _blobs(request: Request, names: tuple[str, ...]) -> Blobs:

@@ -8,7 +8,7 @@ apart; beyond eight datasets hatches are added, and every area is named, so colo
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,14 +43,12 @@ def mixture_chart(
     *,
     num_steps: int | None = None,
     tokens_per_step: int | None = None,
-    realised: Mapping[str, Sequence[float]] | None = None,
     title: str = "",
 ) -> Figure:
     """Returns the chart of the shares of each step, stacked, and writes it to `path` (.png or .svg).
 
     `num_steps` is needed of a table that ends in a constant; `tokens_per_step` adds the tokens as a second
-    axis; both are a plan's own. `realised` maps every dataset to the shares that steps 0, 1, ... really had,
-    drawn as lines.
+    axis; both are a plan's own.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -67,8 +65,6 @@ def mixture_chart(
         areas = _draw_areas(axes, table, steps)
         _name_areas(axes, table.names, areas, steps)
         _draw_scales(axes, steps, per_step, title)
-        if realised is not None:
-            _draw_realised(axes, table.names, realised, steps)
         axes.set_xlabel("step (from 0)")
         if name is not None:
             _save(figure, name)
@@ -183,31 +179,10 @@ def _draw_scales(axes: Axes, num_steps: int, tokens_per_step: int | None, title:
     if tokens_per_step is None:
         return
     per_step = float(tokens_per_step)
-
-    def to_tokens(steps: Any) -> Any:
-        return steps * per_step
-
-    def to_steps(tokens: Any) -> Any:
-        return tokens / per_step
-
-    above = axes.secondary_xaxis("top", functions=(to_tokens, to_steps))
+    above = axes.secondary_xaxis("top", functions=(lambda s: s * per_step, lambda t: t / per_step))
     above.xaxis.set_major_locator(MaxNLocator(7))
     above.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: short(tokens)))
     above.set_xlabel("tokens")
-
-
-def _draw_realised(
-    axes: Axes, names: Sequence[str], realised: Mapping[str, Sequence[float]], num_steps: int
-) -> None:
-    if missing := [name for name in names if name not in realised]:
-        raise ValueError(f"`realised` must have every dataset, it lacks {missing[0]!r}")
-    columns = np.array([list(realised[name])[:num_steps] for name in names], dtype=np.float64)
-    edges = np.cumsum(columns, axis=0)[:-1]
-    steps = np.arange(columns.shape[1] + 1)
-    for edge in edges:
-        line = np.append(edge, edge[-1:])
-        axes.plot(steps, line, drawstyle="steps-post", color="white", linewidth=2.0)
-        axes.plot(steps, line, drawstyle="steps-post", color="black", linewidth=0.9)
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -18,7 +18,7 @@ from zephon_curriculum.plan.capping import joined, normalised, steps_for_epochs,
 from zephon_curriculum.plan.curve import Curve, phases
 from zephon_curriculum.plan.ends import End, EndModel, Lengths, shape_of
 from zephon_curriculum.plan.planned import Plan, PlannedDataset
-from zephon_curriculum.plan.warnings import Known, warn
+from zephon_curriculum.plan.warnings import warn
 from zephon_curriculum.quantity import Quantity
 
 Sizes = Mapping[str, DatasetEstimate]
@@ -65,8 +65,7 @@ def plan(
     sizes = {name: Lengths.of(estimate) for name, estimate in (estimates or {}).items()}
     data, curve = source if isinstance(source, Opened) else opened, Curve(table, recipe.tokens_per_step)
     found = _Job(recipe, data, sizes, estimates or {}, curve, asked).run(rate)
-    known = Known(recipe=recipe, estimates=estimates or {}, curve=curve, is_own=own)
-    return replace(found, warnings=tuple(warn(found, known)))
+    return replace(found, warnings=tuple(warn(found, recipe, estimates or {}, is_own=own)))
 
 
 def _table(source: Named, recipe: Recipe, steps: int) -> ScheduleTable:

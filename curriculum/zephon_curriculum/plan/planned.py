@@ -81,10 +81,7 @@ class Plan(Readable):
         return None if not self.rate else self.total_tokens / self.rate / 3600
 
     def __getitem__(self, name: str) -> PlannedDataset:
-        for dataset in self.datasets:
-            if dataset.name == name:
-                return dataset
-        raise KeyError(name)
+        return {dataset.name: dataset for dataset in self.datasets}[name]
 
     def compare(self, other: Plan) -> Effect:
         """Returns what differs from this plan to `other`: first step, tokens, mean shares and epochs."""

@@ -12,11 +12,15 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
+Node = tuple[str, int]
+
+SOURCE, SINK = ("source", 0), ("sink", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,70 +46,56 @@ def shortage(
 
     `steps` is (K,), the length of each entry, and `shares` (K, m), of which only what is > 0 counts.
     """
-    parts = int(shares[0].sum())
+    parts, num = int(shares[0].sum()), shares.shape[1]
     patterns, which = np.unique(shares > 0, axis=0, return_inverse=True)
     lengths = [int(steps[which.reshape(-1) == i].sum()) for i in range(len(patterns))]
-    edges = [np.flatnonzero(pattern).tolist() for pattern in patterns]
     total = Fraction(sum(lengths) * parts)
-    without = Fraction(0) if is_floor else total
-    room = [max(Fraction(0), bounds.get(d, without)) for d in range(shares.shape[1])]
-    reached, flow = _flow([Fraction(n * parts) for n in lengths], edges, room)
-    if flow == (sum(room) if is_floor else total):
+    room = [max(Fraction(0), bounds.get(d, Fraction(0) if is_floor else total)) for d in range(num)]
+    wanted = sum(room) if is_floor else total
+    able = [set(np.flatnonzero(pattern).tolist()) for pattern in patterns]
+    left: dict[Node, dict[Node, Fraction]] = {
+        SOURCE: {("pattern", p): Fraction(length * parts) for p, length in enumerate(lengths)},
+        SINK: {},
+    }
+    left |= {("pattern", p): {("dataset", d): total for d in datasets} for p, datasets in enumerate(able)}
+    left |= {("dataset", d): {SINK: room[d]} for d in range(num)}
+    flow, reached = _flow(left)
+    if flow == wanted:
         return None
     if is_floor:
-        short = tuple(d for d in range(len(room)) if d not in reached[1] and room[d])
-        able = [p for p, datasets in enumerate(edges) if set(datasets) & set(short)]
+        short = tuple(d for d in range(num) if ("dataset", d) not in reached and room[d])
+        theirs = [p for p, datasets in enumerate(able) if datasets & set(short)]
     else:
-        short = tuple(sorted(reached[1]))
-        able = sorted(reached[0])
-    num_steps = sum(lengths[p] for p in able)
-    given, wanted = Fraction(num_steps * parts), sum((room[d] for d in short), Fraction(0))
-    needed, there = (wanted, given) if is_floor else (given, wanted)
+        short = tuple(d for d in range(num) if ("dataset", d) in reached)
+        theirs = [p for p in range(len(able)) if ("pattern", p) in reached]
+    num_steps = sum(lengths[p] for p in theirs)
+    given, asked = Fraction(num_steps * parts), sum((room[d] for d in short), Fraction(0))
+    needed, there = (asked, given) if is_floor else (given, asked)
     return Shortage(datasets=short, num_steps=num_steps, needed=needed, room=there)
 
 
-def _flow(
-    supply: list[Fraction], edges: list[list[int]], room: list[Fraction]
-) -> tuple[tuple[set[int], set[int]], Fraction]:
-    """Returns what the source still reaches, (patterns, datasets), and the largest flow."""
-    left, free = list(supply), list(room)
-    sent = {(p, d): Fraction(0) for p, ds in enumerate(edges) for d in ds}
-    while True:
-        way, reached = _way(left, free, edges, sent)
-        if not way:
-            return reached, sum(supply) - sum(left, Fraction(0))
-        ahead, back = (
-            set(zip(way[::2], way[1::2], strict=True)),
-            list(zip(way[2::2], way[1:-1:2], strict=True)),
-        )
-        amount = min([left[way[0]], free[way[-1]], *(sent[pair] for pair in back)])
-        left[way[0]] -= amount
-        free[way[-1]] -= amount
-        for pair in (*ahead, *back):
-            sent[pair] += amount if pair in ahead else -amount
+def _flow(left: dict[Node, dict[Node, Fraction]]) -> tuple[Fraction, set[Node]]:
+    """Returns the largest flow from SOURCE to SINK, and what the source reaches beside it.
 
-
-def _way(
-    left: list[Fraction],
-    free: list[Fraction],
-    edges: list[list[int]],
-    sent: Mapping[tuple[int, int], Fraction],
-) -> tuple[list[int], tuple[set[int], set[int]]]:
-    """Returns a shortest way from a pattern with something left to a dataset with room, and what is reached.
-
-    A way names patterns and datasets in turn; from a dataset to a pattern flow is taken back.
+    `left` is what each edge still takes, the flow back too; shortest ways first (Edmonds and Karp 1972).
     """
-    ways = {(True, p): [p] for p, amount in enumerate(left) if amount}
-    waiting = deque(ways)
-    while waiting:
-        is_pattern, node = here = waiting.popleft()
-        if not is_pattern and free[node]:
-            return ways[here], (set(), set())
-        beyond = (
-            edges[node] if is_pattern else [p for p, ds in enumerate(edges) if node in ds and sent[p, node]]
-        )
-        for there in ((not is_pattern, n) for n in beyond):
-            if there not in ways:
-                ways[there] = [*ways[here], there[1]]
-                waiting.append(there)
-    return [], ({n for is_p, n in ways if is_p}, {n for is_p, n in ways if not is_p})
+    flow = Fraction(0)
+    while True:
+        before, waiting = {SOURCE: SOURCE}, deque([SOURCE])
+        while waiting and SINK not in before:
+            here = waiting.popleft()
+            for there, amount in left[here].items():
+                if amount and there not in before:
+                    before[there] = here
+                    waiting.append(there)
+        if SINK not in before:
+            return flow, set(before)
+        way = [SINK]
+        while way[-1] != SOURCE:
+            way.append(before[way[-1]])
+        edges = list(pairwise(reversed(way)))
+        amount = min(left[a][b] for a, b in edges)
+        for a, b in edges:
+            left[a][b] -= amount
+            left[b][a] = left[b].get(a, Fraction(0)) + amount
+        flow += amount

@@ -6,7 +6,7 @@ Upstream: a finished `Plan`. Downstream: whoever prints it. Each warning is one 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from zephon import Recipe, ScheduleTable
@@ -15,7 +15,7 @@ from zephon_curriculum.figures import shown, shown_steps
 from zephon_curriculum.plan.curve import Curve
 
 if TYPE_CHECKING:
-    from zephon_curriculum.plan.planned import Plan, PlannedDataset
+    from zephon_curriculum.plan.planned import Plan
 
 MANY_EPOCHS = 4
 """Up to about so many epochs repeated data are worth nearly what new data are: Muennighoff et al. 2023,
@@ -26,21 +26,13 @@ MAX_LOOKED_AT = 1000
 """Changes of the schedule whose weights are compared with their shares."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What warnings are drawn from, besides the plan."""
+def warn(
+    plan: Plan, recipe: Recipe, estimates: Mapping[str, DatasetEstimate], *, is_own: bool
+) -> Iterator[str]:
+    """Yields the warnings of a plan, those of the run first, then by dataset.
 
-    recipe: Recipe
-    estimates: Mapping[str, DatasetEstimate]
-    curve: Curve
-    """Of the schedule that is asked for."""
-    is_own: bool
-    """Whether that is the recipe's own."""
-
-
-def warn(plan: Plan, known: Known) -> Iterator[str]:
-    """Yields the warnings of a plan, those of the run first, then by dataset."""
-    recipe = known.recipe
+    `is_own` says whether the schedule that is asked for is the recipe's own.
+    """
     if recipe.total_steps is None:
         yield f"the recipe has no total_steps; planned are {plan.num_steps:,} steps"
     if plan.ends_after is not None and plan.ends_after.value < plan.asked_steps:
@@ -54,8 +46,9 @@ def warn(plan: Plan, known: Known) -> Iterator[str]:
     if recipe.continues is not None:
         yield "the phase continues an earlier one: epochs and ends count what that has drawn"
     for index, dataset in enumerate(plan.datasets):
-        yield from (f"{dataset.name}: {text}" for text in _of_dataset(plan, index, dataset, known))
-    if known.is_own:
+        texts = _of_dataset(plan, index, recipe.lanes, is_measured=dataset.name in estimates)
+        yield from (f"{dataset.name}: {text}" for text in texts)
+    if is_own:
         yield from _rounded_away(plan.asked_table, recipe, plan.asked_steps)
 
 
@@ -72,7 +65,8 @@ def _run_ends(plan: Plan) -> str:
     return f"{text}; {cure}" if ended else text
 
 
-def _of_dataset(plan: Plan, index: int, dataset: PlannedDataset, known: Known) -> Iterator[str]:
+def _of_dataset(plan: Plan, index: int, lanes: int, *, is_measured: bool) -> Iterator[str]:
+    dataset = plan.datasets[index]
     if not dataset.drawn_tokens and not any(phase.drawn_tokens[index] for phase in plan.phases):
         if not any(shares[index] for shares in plan.table.shares):
             yield "is never drawn: its share is 0 at every step; give it a weight, or remove it"
@@ -85,29 +79,26 @@ def _of_dataset(plan: Plan, index: int, dataset: PlannedDataset, known: Known) -
             f"its share is too small to be drawn: {dataset.drawn_tokens:,} tokens in the whole run are "
             f"{mean.value:.2g} documents; give it more weight"
         )
-    elif mean is not None and mean.value < known.recipe.lanes:
-        lanes = f"{known.recipe.lanes:,} lanes"
-        yield f"about {mean.value:,.0f} documents in the run for {lanes}: some never draw it"
+    elif mean is not None and mean.value < lanes:
+        yield f"about {mean.value:,.0f} documents in the run for {lanes:,} lanes: some never draw it"
     epochs = dataset.epochs
     if epochs is not None and (epochs.value if epochs.low is None else epochs.low) > MANY_EPOCHS:
         yield (
             f"{shown(epochs)} epochs are over {MANY_EPOCHS}: repeats are then worth less than new "
             "data (arXiv 2305.16264); give it less weight, or cap it"
         )
-    estimate = known.estimates.get(dataset.name)
     if dataset.size_tokens is None:
-        text = "its tokens are unknown, and so are its epochs and its end"
-        yield text + ("; measure them" if estimate is None else "")
+        cure = "" if is_measured else "; measure them"
+        yield f"its tokens are unknown, and so are its epochs and its end{cure}"
     elif dataset.size_tokens.low is None:
         yield "its estimate has no interval: sample more chunks"
-    yield from _of_end(plan, index, dataset, known)
+    if dataset.max_epochs is not None and dataset.size_tokens is not None:
+        yield from _of_end(plan, index, dataset.size_tokens.value * dataset.max_epochs)
 
 
-def _of_end(plan: Plan, index: int, dataset: PlannedDataset, known: Known) -> Iterator[str]:
-    if dataset.max_epochs is None or dataset.size_tokens is None:
-        return
-    there = dataset.size_tokens.value * dataset.max_epochs
-    wanted = known.curve.tokens(known.curve.drawn(index, plan.asked_steps))
+def _of_end(plan: Plan, index: int, there: float) -> Iterator[str]:
+    dataset, curve = plan.datasets[index], Curve(plan.asked_table, plan.tokens_per_step)
+    wanted = curve.tokens(curve.drawn(index, plan.asked_steps))
     if wanted > there:
         yield (
             f"max_epochs = {dataset.max_epochs} cannot be met: the schedule asks for {wanted:,} tokens and "

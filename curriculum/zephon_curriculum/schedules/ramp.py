@@ -159,5 +159,7 @@ def _fade(described: Ramp | Wsd, where: str, end: int, length: int) -> CrossFade
     """Returns the fade of two mixtures that takes `length` steps and ends at step `end`."""
     check_weights(described.from_, where)
     check_weights(described.to, where)
-    knots = ((0, described.from_), (end, described.to)) if end else ((0, described.to),)
+    knots: tuple[tuple[int, Weights], ...] = ((0, described.from_), (end, described.to))
+    if not end:  # at once, from step 0 on
+        knots = ((0, dict.fromkeys(described.from_, 0) | dict(described.to)),)
     return CrossFade(knots=knots, fade=length, easing=described.easing, every=described.every)
