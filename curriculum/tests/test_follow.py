@@ -218,7 +218,11 @@ def test_storage_that_fails_for_a_while_is_tried_again(
     ) == 1
 
 
-def test_a_write_that_failed_only_to_our_knowledge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("poll_s", [0.0, 3600.0], ids=["looks-at-each-step", "looks-seldom"])
+def test_a_write_that_failed_only_to_our_knowledge(
+    poll_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that looks seldom looks at once after it: its own verdict is none of another run."""
     real, fails = CurriculumLog.append, [True]
 
     def append(self: CurriculumLog, *given: Any) -> Any:
@@ -227,13 +231,13 @@ def test_a_write_that_failed_only_to_our_knowledge(tmp_path: Path, monkeypatch: 
             raise OSError("no answer")
         return found
 
-    with run(OPENED, tmp_path) as ranks:
-        ranks.steps(1)
+    with run(OPENED, tmp_path):
         propose(tmp_path, at_step=9, retire=("web",))
-        monkeypatch.setattr(CurriculumLog, "append", append)
-        found = ranks.steps(10)
+    monkeypatch.setattr(CurriculumLog, "append", append)
+    with run(OPENED, tmp_path, poll_s=poll_s) as ranks:
+        found = ranks.steps(11)
     assert kinds(tmp_path) == ["base", "proposal", "accepted"]
-    assert found == fresh(tmp_path, 11)[1:]
+    assert found == fresh(tmp_path, 11)
 
 
 def test_an_error_of_rank_0_ends_all_ranks(tmp_path: Path) -> None:

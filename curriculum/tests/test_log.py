@@ -13,9 +13,9 @@ import fsspec
 import pytest
 
 from zephon import ScheduleTable, StateError
-from zephon_curriculum.log import store
+from zephon_curriculum.log import folder, store
 from zephon_curriculum.log.entries import Base, Entry, Proposal, make_entry, read_entry
-from zephon_curriculum.log.folder import CurriculumLog, read_blobs
+from zephon_curriculum.log.folder import CurriculumLog, documents_hash, read_blobs
 from zephon_curriculum.log.ops import Add, Points, Retire, Scale, SkipDocuments, SkipSteps, Weights, Withdraw
 from zephon_curriculum.log.store import LocalStore, RemoteStore, open_store, probe
 

@@ -130,7 +130,7 @@ def _mount(app: typer.Typer, name: str, plugin: Any, *, taken: bool) -> None:
             if isinstance(plugin, typer.Typer):
                 target.add_typer(plugin, name=name)
             else:
-                target.command(name)(plugin)
+                target.command(name, cls=Command, epilog=EXIT_TEXT)(plugin)
             if target is trial:
                 typer.main.get_command(trial)
     except Exception as error:  # whatever a plugin's signature makes typer raise

@@ -86,8 +86,6 @@ BY_CLASS: Sequence[tuple[type[BaseException] | tuple[type[BaseException], ...], 
     ((DataError, OSError), Exit.DATA),
     ((CheckError, PluginError, ValueError, TypeError, LookupError), Exit.RECIPE),
 )
-
-
 def _refusing(check: Callable[[str], object]) -> Callable[[Any], Any]:
     """Returns the callback of an option of which each value that `check` refuses is wrong usage."""
 
@@ -216,7 +214,7 @@ def without_types(options: list[Any]) -> list[Any]:
 
 
 class Command(TyperCommand):
-    """A command of the core."""
+    """A command, of a plugin too."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Returns the parameters, that of `--help` too."""

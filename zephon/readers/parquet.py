@@ -183,10 +183,6 @@ class _NoDataError(Exception):
     """Data was asked for, so the metadata was in order."""
 
 
-def _no_data(start: int, size: int) -> bytes:
-    raise _NoDataError
-
-
 class _Window(io.RawIOBase):
     """A file of which some ranges are at hand; others are read when they are asked for."""
 
@@ -229,6 +225,16 @@ class _Window(io.RawIOBase):
         return self._read(start, max(0, end - start))
 
 
+class _NoData(_Window):
+    """A file without data; of its own, as each frame ahead of an error costs Arrow time."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda start, size: b"", 1 << 40)
+
+    def read(self, size: int = -1, /) -> bytes:
+        raise _NoDataError
+
+
 def parse_footer(footer: bytes) -> Any:
     """Returns the metadata of a Parquet file from its footer."""
     try:
@@ -245,7 +251,7 @@ def check_groups(metadata: Any, leaves: Sequence[int]) -> None:
     if not leaves:
         return
     kinds = {leaf: metadata.schema.column(leaf).physical_type for leaf in leaves}
-    with pq.ParquetFile(pa.PythonFile(_Window(_no_data, 1 << 40), "r"), metadata=metadata) as source:
+    with pq.ParquetFile(pa.PythonFile(_NoData(), "r"), metadata=metadata) as source:
         for group in range(metadata.num_row_groups):
             try:
                 source.reader.read_row_group(group, column_indices=list(leaves), use_threads=False)

@@ -169,8 +169,8 @@ def _shown(quantity: Quantity | None) -> str:
         return f"{value} +- ?"
     below, above = (abs(end / quantity.value - 1) for end in (quantity.low, quantity.high))
     if abs(below - above) < 0.0005:
-        return f"{value} +-{above:.1%}"
-    return f"{value} -{below:.1%} +{above:.1%}"
+        return f"{value} +-{100 * above:.2g}%"
+    return f"{value} -{100 * below:.2g}% +{100 * above:.2g}%"
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -68,6 +68,9 @@ class TokenEstimation:
                 raise ValueError(f"`{name}` must be a whole number >= 1, got {value!r}")
         if not 0.5 <= self.confidence < 1:
             raise ValueError(f"`confidence` must be in [0.5, 1), such as 0.95, got {self.confidence!r}")
+        for name, says in self.pinned.items():
+            if not isinstance(says, Pinned):
+                raise TypeError(f"`pinned` of {name!r} must be such as Pinned(tokens=1e9), got {says!r}")
 
     def measure(
         self, what: Recipe | Opened | Dataset | Iterable[Dataset], *, report: Report | None = None

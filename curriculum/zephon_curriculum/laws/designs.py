@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -168,7 +169,7 @@ def _designed(
         if found is None:
             raise ValueError(
                 f"run {run}: none of {MAX_TRIES} mixtures drawn keeps the max shares {dict(given[0])} and "
-                f"min shares {dict(given[1])} and is new; widen them, or take a greater strength"
+                f"min shares {dict(given[1])} and is new; widen them, or take fewer runs"
             )
         shares.append(found)
     return Design(kind=kind, seed=seed, names=names, shares=tuple(shares))
@@ -180,11 +181,12 @@ def _parts(ratios: Floats, names: tuple[str, ...]) -> tuple[int, ...]:
     return shares_of(dict(zip(names, kept.tolist(), strict=True)), names, "design")
 
 
-def write_design(design: Design, recipe: Recipe, folder: Path) -> list[Path]:
+def write_design(design: Design, recipe: Recipe, folder: str | os.PathLike[str]) -> list[Path]:
     """Returns the files written: a recipe for each run, with absolute paths, then `ratios.csv`.
 
     Refuses a folder that holds anything, and a recipe that has no TOML form.
     """
+    folder = Path(folder)
     if folder.exists() and any(sorted(folder.iterdir())):
         raise ValueError(f"{folder} must be empty or new, and holds files; give another folder")
     anchored = recipe.anchored()

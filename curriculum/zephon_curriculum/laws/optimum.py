@@ -132,6 +132,8 @@ def find_optimum(
     runs. Raises `ValueError` for limits that no mixture keeps. Each bootstrap draw costs a fit for each
     target and a search.
     """
+    if num_bootstrap < 0:
+        raise ValueError(f"`num_bootstrap` must be >= 0, got {num_bootstrap}; 0 leaves the bootstrap out")
     names = fit.swarm.names
     base = fit.swarm.ratios.mean(axis=0) if baseline is None else ratios_of(baseline, names, "`baseline`")
     limits = make_limits(names, max_shares or {}, min_shares or {})

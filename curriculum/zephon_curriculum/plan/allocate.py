@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from numbers import Real
 
 from zephon_curriculum.schedules.bounds import fill
 
@@ -49,7 +50,9 @@ def exact_amounts(
     """Returns the amounts as fractions; refuses what is no finite number >= 0, or of no dataset."""
     exact: dict[str, Fraction] = {}
     for name, amount in amounts.items():
-        if isinstance(amount, bool) or not math.isfinite(amount) or amount < 0:
+        if isinstance(amount, bool) or not isinstance(amount, Real):
+            raise TypeError(f"`{what}` of {name!r} must be a number, got {type(amount).__name__}")
+        if not math.isfinite(amount) or amount < 0:
             raise ValueError(f"`{what}` of {name!r} must be finite and >= 0, got {amount!r}")
         if names is not None and name not in names:
             raise ValueError(f"`{what}` names {name!r}, which is no dataset of {', '.join(names)}")

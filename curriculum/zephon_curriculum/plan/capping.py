@@ -55,6 +55,8 @@ def cap_schedule(
     curve = Curve(table, tokens_per_step)
     before = [curve.drawn(index, first_step) for index in range(len(table.names))]
     fixed = exact_amounts("sizes", sizes)
+    if missing := [name for name in (*max_epochs, *(min_epochs or {})) if name not in fixed]:
+        raise ValueError(f"`sizes` must have the tokens of {missing[0]!r}, of which the epochs are bounded")
     factor = Fraction(PARTS, tokens_per_step)  # tokens -> steps times PARTS
     caps, floors = (
         {table.names.index(n): e * fixed[n] * factor - before[table.names.index(n)]

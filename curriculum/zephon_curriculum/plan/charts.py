@@ -179,7 +179,14 @@ def _draw_scales(axes: Axes, num_steps: int, tokens_per_step: int | None, title:
     if tokens_per_step is None:
         return
     per_step = float(tokens_per_step)
-    above = axes.secondary_xaxis("top", functions=(lambda s: s * per_step, lambda t: t / per_step))
+
+    def to_tokens(steps: Any) -> Any:
+        return steps * per_step
+
+    def to_steps(tokens: Any) -> Any:
+        return tokens / per_step
+
+    above = axes.secondary_xaxis("top", functions=(to_tokens, to_steps))
     above.xaxis.set_major_locator(MaxNLocator(7))
     above.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: short(tokens)))
     above.set_xlabel("tokens")

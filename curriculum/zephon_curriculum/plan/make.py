@@ -47,7 +47,13 @@ def plan(
     """
     recipe = recipe_of(source)
     if steps is not None and (type(steps) is not int or steps < 1):
-        raise ValueError(f"`steps` must be a whole number >= 1, got {steps!r}")
+        raise ValueError(f"`steps` must be a whole number >= 1, got {cut(repr(steps), 40)}")
+    for name, estimate in (estimates or {}).items():
+        if not isinstance(estimate, DatasetEstimate):
+            raise TypeError(
+                f"`estimates` of {name!r} must be what `TokenEstimation.measure` returns, got {estimate!r}; "
+                f"say the tokens yourself by TokenEstimation(pinned={{{name!r}: Pinned(tokens=...)}})"
+            )
     if rate is not None and not 0 < rate < math.inf:
         raise ValueError(f"`rate` must be a number of tokens a second > 0, got {rate!r}")
     if epochs is not None:

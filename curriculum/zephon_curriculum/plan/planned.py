@@ -93,7 +93,8 @@ class Plan(Readable):
         ours, theirs = self.asked_table, other.asked_table
         if set(ours.names) < set(theirs.names):
             ours = ours.with_datasets(theirs.names)
-        return Effect(first_step=ours.first_difference(theirs, steps), datasets=lines)
+        both = self.num_steps, other.num_steps
+        return Effect(num_steps=both, first_step=ours.first_difference(theirs, steps), datasets=lines)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as JSON data."""
@@ -132,6 +133,8 @@ class DatasetEffect:
 class Effect(Readable):
     """Two plans side by side."""
 
+    num_steps: tuple[int, int]
+    """Planned before and after."""
     first_step: int | None
     """The first step of which the shares differ; None: none does."""
     datasets: tuple[DatasetEffect, ...]

@@ -31,6 +31,9 @@ def shown_effect(found: Effect) -> Shown:
     """Returns two plans side by side."""
     first = found.first_step
     differs = "no share differs" if first is None else f"the shares differ from step {first:,} on"
+    before, after = found.num_steps
+    if before != after:
+        differs += f"; tokens are of {plural(before, 'step')} before and {after:,} after"
     return Shown(head=differs, tables=(comparison_table(found),))
 
 

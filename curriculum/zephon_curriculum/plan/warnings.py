@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from zephon import Recipe, ScheduleTable
 from zephon_curriculum.estimation.estimates import DatasetEstimate
-from zephon_curriculum.figures import shown, shown_steps
+from zephon_curriculum.figures import short, shown, shown_steps
 from zephon_curriculum.plan.curve import Curve
 
 if TYPE_CHECKING:
@@ -100,15 +100,17 @@ def _of_end(plan: Plan, index: int, there: float) -> Iterator[str]:
     dataset, curve = plan.datasets[index], Curve(plan.asked_table, plan.tokens_per_step)
     wanted = curve.tokens(curve.drawn(index, plan.asked_steps))
     if wanted > there:
+        is_exact = dataset.size_tokens is not None and dataset.size_tokens.exact
+        about = "" if is_exact else "about "
         yield (
             f"max_epochs = {dataset.max_epochs} cannot be met: the schedule asks for {wanted:,} tokens and "
-            f"there are {there:,.0f}: {wanted - there:,.0f} short"
+            f"there are {about}{there:,.0f}: {about}{wanted - there:,.0f} short"
         )
     unread = dataset.unread_tokens
     is_over = plan.ends_after is not None and plan.ends_after.value <= plan.asked_steps
     if is_over and unread is not None and unread.value >= WORTH_SAYING * there:
         part = f"{unread.value / there:.0%}"
-        yield f"{shown(unread)} of its {there:,.0f} tokens ({part}) stay unread when the run ends"
+        yield f"{shown(unread)} of its {short(there)} tokens ({part}) stay unread when the run ends"
 
 
 def _rounded_away(table: ScheduleTable, recipe: Recipe, steps: int) -> Iterator[str]:
