@@ -37,7 +37,6 @@ MAY_CATCH_ALL = (
     "zephon/prepare.py",
     "zephon/plugins.py",
     "zephon/cli/__init__.py",
-    "zephon/ahead.py",
     "zephon/feed.py",
     "zephon/retries.py",
     "plugins/torchtitan/zephon_torchtitan/launch.py",

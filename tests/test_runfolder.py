@@ -35,8 +35,8 @@ from zephon.runfolder import (
     read_batches,
     read_lines,
     read_log_files,
+    read_table,
 )
-from zephon.runtables import read_table, write_atomically
 from zephon.schedule import ScheduleTable, Stages
 
 
@@ -261,13 +261,6 @@ def test_a_recipe_without_a_toml_form_says_why(tmp_path: Path) -> None:
 def test_a_folder_that_holds_no_run_has_no_steps(tmp_path: Path) -> None:
     assert read_batches(tmp_path) == {}
     assert log_files(tmp_path / "batches") == []
-
-
-def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "deep" / "a.json", "one")
-    write_atomically(tmp_path / "deep" / "a.json", "two")
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["a.json"]
-    assert (tmp_path / "deep" / "a.json").read_text() == "two"
 
 
 def test_a_batch_whose_line_cannot_be_written_is_not_delivered(

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers import faulty, make_recipe, open_small
 from zephon.errors import Fault
 from zephon.order import Addresses
-from zephon.skipped import SkippedLog
+from zephon.prepare import SkippedLog
 
 NULL = Fault("null", "null", "a text is a string")
 PLACES = Addresses(np.zeros(8, np.int64), np.arange(8))

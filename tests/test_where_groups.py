@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.test_where import Case, conditions, rows, to_table
 from zephon.errors import DataError
 from zephon.where import parse_where
-from zephon.where_groups import row_groups
+from zephon.where_arrow import row_groups
 
 LONG = [f"{'a' * 70}{i}" for i in range(4)]
 

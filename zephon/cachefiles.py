@@ -1,7 +1,7 @@
-"""Files of the cache folder: written whole or not at all, by any number of processes at once.
+"""Files that are written whole or not at all, by any number of processes at once: of the cache and elsewhere.
 
-Upstream of the line index and the spool. Downstream: the local file system. What lies in the cache can be
-made again from the data, so losing it costs time only.
+Upstream of indexes, spool, catalogues, states and run folders. Downstream: the file system. What lies in the
+cache can be made again from the data, so losing it costs time only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +21,7 @@ TEMPORARY_SUFFIX = ".tmp"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def replace_file(path: Path, write: Callable[[BinaryIO], None], *, sync: bool = True) -> None:
+def replace_file(path: Path, write: Callable[[BinaryIO], object], *, sync: bool = True) -> None:
     """Makes `path` hold what `write` writes, atomically; a process that dies leaves only a temporary file.
 
     With `sync` the bytes are on disk before the name is, so a name never stands for a hole after a power
@@ -34,23 +34,29 @@ def replace_file(path: Path, write: Callable[[BinaryIO], None], *, sync: bool = 
         raise _cache_error(path, error) from error
 
 
-def replace_any_file(path: Path, write: Callable[[BinaryIO], None], *, sync: bool = True) -> None:
-    """Does what `replace_file` does for a file of whatever folder, whose `OSError`s it raises as they are."""
-    temporary = ""
+def replace_any_file(path: Path, write: Callable[[BinaryIO], object], *, sync: bool = True) -> None:
+    """Does what `replace_file` does for a file of whatever folder, whose `OSError`s it raises as they are.
+
+    Others may read the file as the umask says.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=TEMPORARY_SUFFIX)
-        with os.fdopen(descriptor, "w+b") as file:
+        with temporary.open("x+b") as file:
             write(file)
             file.flush()
             if sync:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-        temporary = ""
-    finally:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def write_atomically(path: Path, text: str, *, sync: bool = False) -> None:
+    """Writes a text file, in UTF-8, so that a reader sees all of it or none; raises `OSError`."""
+    replace_any_file(path, lambda target: target.write(text.encode()), sync=sync)
 
 
 def _cache_error(path: Path, error: OSError) -> DataError:

@@ -15,13 +15,11 @@ from typing import Any
 
 from zephon.errors import StateError
 from zephon.lane import CarriedPiece, LaneState
-from zephon.lock import ALLOWANCES, check_lock
+from zephon.lock import ALLOWANCES, check_configuration, check_lock
 from zephon.opened import Opened
 from zephon.paths import expand
 from zephon.prepare import DROP, REFUSE, SPLIT, TRUNCATE, LengthRule
-from zephon.recipe import Recipe, hash_json
-from zephon.same_recipe import check_configuration
-from zephon.shape import listed
+from zephon.recipe import Recipe, hash_json, listed
 from zephon.state import (
     Shared,
     check_allowances,

@@ -1,19 +1,23 @@
-"""A bounded window of work in flight: requests for blocks in, blocks out, whoever asks.
+"""Bounded windows of work in flight: requests for blocks in, blocks out, whoever asks; batches made ahead.
 
-Upstream: `executors.py`. Downstream: `stream.py`, of which each has one request outstanding. Small requests
-travel together, so that the cost of a hand-over is paid once for about GROUP_BYTES of text. Which requests
-share a task never changes a block.
+Upstream: `executors.py`. Downstream: `stream.py`, of which each has one request outstanding, and
+`loader.py`. Small requests travel together, so that the cost of a hand-over is paid once for about
+GROUP_BYTES of text. Which requests share a task never changes a block.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
+from typing import TypeVar
 
 from zephon import retries
 from zephon.errors import WorkerError, ZephonError
@@ -22,6 +26,7 @@ from zephon.prepare import Block, Request
 
 GROUP_BYTES = 256 << 10
 CLOSE_S = 1.5
+_POLL_S = 0.1
 MIN_BLOCK_BYTES = 64 << 10
 MAX_BLOCK_BYTES = 256 << 10
 LEAST_BLOCK_BYTES = 4 << 10
@@ -29,6 +34,7 @@ OVER_BUDGET = 4
 """Streams have blocks of at least MIN_BLOCK_BYTES as long as all of them stay within so many budgets."""
 
 Answers = list[Block | Exception]
+T = TypeVar("T")
 
 
 class Ticket:
@@ -215,3 +221,41 @@ def _close(feed: weakref.ref[Feed], process: int) -> None:
     found = feed()
     if found is not None and not found._closed and process == os.getpid():
         found.close()
+
+
+def run_ahead(make: Callable[[], Iterator[T]], depth: int) -> Generator[T, None, None]:
+    """Yields what `make()` does, made by a thread that is at most `depth` items ahead; ends with an error."""
+    ready: queue.Queue[tuple[T] | BaseException] = queue.Queue(depth)
+    stop = threading.Event()
+
+    def put(item: tuple[T] | BaseException) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=_POLL_S)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for made in make():
+                if not put((made,)):
+                    return
+        except BaseException as error:  # handed to the consumer, who raises it
+            put(error)
+
+    thread = threading.Thread(target=work, name="zephon-rows", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item = ready.get()
+            if isinstance(item, BaseException):
+                raise item
+            yield item[0]
+    finally:
+        stop.set()
+        with contextlib.suppress(queue.Empty):  # wakes the thread where it waits for room
+            while True:
+                ready.get_nowait()
+        thread.join(CLOSE_S)

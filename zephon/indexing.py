@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from zephon import remote, retries
-from zephon.cachefiles import replace_any_file
+from zephon.cachefiles import replace_any_file, write_atomically
 from zephon.catalogue import (
     CHUNK_COLUMNS,
     MANIFEST,
@@ -207,8 +207,7 @@ def _refuse_not_utf8(dataset: Dataset, files: Sequence[DataFile]) -> None:
 def finish(folder: Path, datasets: Mapping[str, Any]) -> str:
     """Writes the manifest of entries that `describe` made, and returns the catalogue's hash."""
     manifest = {"version": VERSION, "datasets": dict(datasets)}
-    data = json.dumps(manifest, indent=1).encode() + b"\n"
-    replace_any_file(folder / MANIFEST, lambda target: _put(data, target))
+    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n", sync=True)
     return manifest_hash(manifest)
 
 
@@ -265,7 +264,3 @@ def _write(folder: Path, name: str, columns: Mapping[str, Any]) -> dict[str, Any
     named = f"{name.removesuffix(SUFFIX)}.{digest[:16]}{SUFFIX}"
     os.replace(temporary, folder / named)
     return {"name": named, "size_bytes": size_bytes, "sha256": digest}
-
-
-def _put(data: bytes, target: BinaryIO) -> None:
-    target.write(data)

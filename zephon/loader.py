@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from zephon import plugins
-from zephon.ahead import run_ahead
 from zephon.batch import Batch, BatchPlan, assemble
 from zephon.continuing import begin_phase
 from zephon.ending import Ending, describe_end
 from zephon.errors import ZephonError
-from zephon.feed import Feed
+from zephon.feed import Feed, run_ahead
 from zephon.lane import Lane, LanePlan, LaneState, Row
 from zephon.mixture import Ledger, WorkSource
 from zephon.opened import Opened, open_recipe

@@ -19,8 +19,7 @@ import numpy as np
 
 from zephon.batch import Batch, digest
 from zephon.errors import StateError
-from zephon.runfolder import LogFile, read_lines, read_log_files
-from zephon.runtables import read_table
+from zephon.runfolder import LogFile, read_lines, read_log_files, read_table
 from zephon.schedule import ScheduleTable
 
 DIGEST_BYTES = 32

@@ -15,8 +15,8 @@ from typing import TypedDict
 from zephon import plugins
 from zephon.errors import check_whole
 from zephon.opened import SPOOL_BYTES
+from zephon.recipe import cure_shape
 from zephon.schedule import ScheduleUpdates
-from zephon.shape import cure_shape
 
 BUDGET_BYTES = 768 << 20
 OPERATORS = ("tokenize",)

@@ -7,6 +7,9 @@ gives the same block in any thread, process or machine.
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -18,7 +21,6 @@ from zephon.errors import DataError, Fault
 from zephon.holdout import HeldOutDocuments
 from zephon.order import ENDLESS, Addresses, Order
 from zephon.readers import RandomReader, Texts, TokenReader, Tokens, is_tokenized
-from zephon.skipped import SkippedLog
 from zephon.stream_order import StreamOrder
 from zephon.streaming import StreamReader
 from zephon.tokenizer import Encoder
@@ -33,7 +35,11 @@ CURES = {
 }
 """By kind of fault; the empty one for all others."""
 
+NUM_FIRST = 5
+"""Skipped records of a dataset that are each told; then those at every power of ten."""
+
 Int64 = NDArray[np.int64]
+_log = logging.getLogger("zephon")
 
 
 class Request(NamedTuple):
@@ -306,3 +312,39 @@ def _events(found: Texts | Tokens, num_read: int) -> list[Event]:
     if isinstance(found, Texts):
         events += [Event(index, "replaced", 1) for index in found.num_replaced if index < num_read]
     return sorted(events)
+
+
+class SkippedLog:
+    """Says which records of each dataset this process has skipped, the first few, then fewer; thread-safe.
+
+    It is no exact count, which a state has: a restore, another epoch or a block that is read again tells
+    again. What a worker process says goes to stderr.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers: Counter[str] = Counter()
+
+    def __reduce__(self) -> tuple[type[SkippedLog], tuple[()]]:
+        return SkippedLog, ()
+
+    def add(
+        self, name: str, reader: RandomReader, addresses: Addresses, faults: Sequence[tuple[int, Fault]]
+    ) -> None:
+        """Counts the faulty documents at some of `addresses` and warns of those whose turn it is."""
+        with self._lock:
+            first = self._numbers[name] + 1
+            self._numbers[name] += len(faults)
+        for number, (index, fault) in enumerate(faults, first):
+            if number <= NUM_FIRST or number == _power_of_ten(number):
+                file, record = reader.where(int(addresses.chunk[index]), int(addresses.record[index]))
+                following = "" if number < NUM_FIRST else f", the next told is {10 * _power_of_ten(number):,}"
+                _log.warning(
+                    "dataset %r, file %r, record %d: skipped (%s), got %s; number %s here%s",
+                    name, file, record, fault.kind, fault.got, f"{number:,}", following,
+                )  # fmt: skip
+
+
+def _power_of_ten(number: int) -> int:
+    """Returns the largest power of ten that is at most `number`."""
+    return int(10 ** (len(str(number)) - 1))

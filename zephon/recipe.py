@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -24,7 +25,6 @@ from zephon.packing import Carrying, PackerPlan, Packing
 from zephon.paths import anchor
 from zephon.readers.lines import CHUNK_BYTES
 from zephon.schedule import Constant, Schedule, ScheduleContext, ScheduleTable, compile_schedule
-from zephon.shape import divisors, listed, nearest
 from zephon.tokenizer import Tokenize
 from zephon.urls import refuse_secret
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Version of the rules that turn a recipe into rows; a change of it changes every fingerprint."""
 DEFAULT_FLUSH_EVERY = 64
+NEAREST = 3
+"""How many numbers a cure lists."""
 
 Config = Mapping[str, Any]
 
@@ -328,3 +330,36 @@ def _kind(table: str, config: dict[str, Any]) -> str:
     if not isinstance(kind, str):
         raise ValueError(f"[{table}] must have a `kind`, got {kind!r}")
     return kind
+
+
+# Lane counts and global batches that fit ------------------------------------------------------------------
+
+
+def cure_shape(global_batch_size: int, lanes: int, sizes: Sequence[int]) -> str:
+    """Returns the nearest lane counts and global batches that fit every size, as advice in one line."""
+    common = math.lcm(*sizes)
+    fits = nearest([d for d in divisors(global_batch_size) if d % common == 0], lanes)
+    below = global_batch_size // common * common
+    batches = [batch for batch in (below, below + common, below + 2 * common) if batch][:2]
+    other = f"global_batch_size = {listed(batches, 'or')} with lanes = {common} or a multiple that divides it"
+    if fits:
+        return f"set lanes = {listed(fits, 'or')}; or {other}"
+    asked = f"{sizes[0]} ranks" if len(sizes) == 1 else "every size asked"
+    return f"no lane count fits {global_batch_size} rows and {asked}: set {other}"
+
+
+def divisors(number: int) -> list[int]:
+    """Returns the divisors of `number`, ascending."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def nearest(numbers: Sequence[int], wanted: int) -> list[int]:
+    """Returns the `NEAREST` numbers that are nearest to `wanted`, ascending."""
+    return sorted(sorted(numbers, key=lambda n: (abs(n - wanted), n))[:NEAREST])
+
+
+def listed(numbers: Sequence[int], last: str = "") -> str:
+    """Returns `1, 2, 3`, or `1, 2 or 3` with `last`."""
+    texts = [str(number) for number in numbers]
+    return ", ".join(texts) if not last or len(texts) < 2 else f"{', '.join(texts[:-1])} {last} {texts[-1]}"

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from zephon.batch import Batch, RowDigest, digest
+from zephon.cachefiles import write_atomically
 from zephon.errors import StateError
 from zephon.lock import lock_hashes
 from zephon.opened import Opened
 from zephon.recipe import Recipe, hash_json
-from zephon.runtables import write_atomically, write_table
 from zephon.schedule import ScheduleTable
 from zephon.statefile import write_state_file
 
-BATCHES = "batches"
+BATCHES, SCHEDULES = "batches", "schedules"
 LOG_NAME = re.compile(r"rank_\d{5,}_\d{5,}\.jsonl")
 ALL_STEPS = range(sys.maxsize)
 TAIL_BYTES = 64 << 10
@@ -371,3 +371,26 @@ def read_batches(folder: Path, num_steps: int | None = None) -> dict[int, list[R
             step, value = rows[lane][row]
             steps.setdefault(step, []).append((lane, row, value))
     return {step: sorted(steps[step]) for step in sorted(steps)}
+
+
+def write_table(table: ScheduleTable, folder: Path) -> None:
+    """Writes a table into a run folder that does not have it."""
+    path = folder / SCHEDULES / f"{table.hash()}.json"
+    if not path.exists():
+        write_atomically(path, json.dumps(table.to_json()) + "\n")
+
+
+def read_table(folder: Path, schedule: str) -> ScheduleTable | None:
+    """Returns the schedule's table that a run folder holds under its hash, or None where it does not."""
+    path = folder / SCHEDULES / f"{schedule}.json"
+    if not path.exists():
+        return None
+    try:
+        return ScheduleTable.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError) as error:
+        raise StateError.explained(
+            f"the schedule {str(path)!r} cannot be read",
+            got=f"{type(error).__name__}: {error}",
+            rule="it is the table that the run wrote",
+            cure="bring the file back, or take it away to compare with the recipe's own schedule",
+        ) from None

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,7 @@ def rank(dataset: Dataset, reader: RandomReader, cache: Path, report: Report | N
     if ranked is None:
         values = _column(dataset, reader, path, report)
         made = _sorted(dataset, path, values, descending=by.startswith("-"))
-        replace_file(file, lambda target: _write(_checked(made), target))
+        replace_file(file, lambda target: target.write(_checked(made)))
         ranked = _map(file, int(counts.sum()))
         ranked = made if ranked is None else ranked
     return ranked
@@ -154,7 +154,7 @@ def choose(dataset: Dataset, reader: RandomReader, cache: Path, report: Report |
         if found is None:
             found = np.concatenate([np.empty(0, np.int64), *_matches_of_file(where, source, table, number)])
             checked = _checked(found)
-            replace_file(path, lambda target: _write(checked, target), sync=False)
+            replace_file(path, lambda target: target.write(checked), sync=False)
         return found
 
     parts = []
@@ -328,10 +328,6 @@ def _checked(numbers: Int64) -> bytes:
     return hashlib.sha256(data).digest() + data
 
 
-def _write(data: bytes, target: BinaryIO) -> None:
-    target.write(data)
-
-
 def _read(path: Path) -> Int64 | None:
     """Returns the numbers at `path`, or None where there are none in good order."""
     try:
@@ -341,16 +337,12 @@ def _read(path: Path) -> Int64 | None:
     return np.frombuffer(data[32:], np.int64) if hashlib.sha256(data[32:]).digest() == data[:32] else None
 
 
-def _digest(data: NDArray[np.uint8]) -> bytes:
-    return hashlib.sha256(data.data).digest()
-
-
 def _map(path: Path, count: int) -> Int64 | None:
     """Returns the `count` numbers at `path`, mapped, or None where there are none in good order."""
     try:
         mapped: NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
     except (OSError, ValueError):
         return None
-    if len(mapped) != 32 + 8 * count or _digest(mapped[32:]) != mapped[:32].tobytes():
+    if len(mapped) != 32 + 8 * count or hashlib.sha256(mapped[32:].data).digest() != mapped[:32].tobytes():
         return None
     return mapped[32:].view(np.int64)

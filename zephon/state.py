@@ -15,11 +15,10 @@ from typing import Any
 
 from zephon.errors import StateError
 from zephon.lane import CarriedPiece, LaneState
-from zephon.lock import ALLOWANCES, NOUNS, OF_SCHEDULES, check_lock, lock_hashes
+from zephon.lock import ALLOWANCES, NOUNS, OF_SCHEDULES, check_configuration, check_lock, lock_hashes
 from zephon.opened import Opened
 from zephon.order import ENDLESS
 from zephon.recipe import Recipe, hash_json
-from zephon.same_recipe import check_configuration
 from zephon.schedule import BLOCK_STEPS, ScheduleTable
 from zephon.stream import Cursor
 
@@ -272,7 +271,7 @@ def check_shared(
     shared, recipe = read_shared(state), opened.recipe
     num_saved = shared.num_datasets(recipe.names)
     check_configuration(shared.configuration, first_datasets(recipe, num_saved))
-    saved, found = (_without_schedule(lock) for lock in (shared.lock, known_lock(opened, num_saved)))
+    saved, found = shared.lock, known_lock(opened, num_saved)
     cure = "accept other rows from here on with allow=[{}]"
     locks = (None if saved == found else earlier(), opened.lock)
     notes = check_lock(saved, found, allow, cure, locks)
@@ -281,10 +280,6 @@ def check_shared(
     _check_added(table, num_saved, begun, allow)
     notes += _check_schedule(shared, known, allow)
     return shared, notes + describe_added(table, num_saved)
-
-
-def _without_schedule(lock: Mapping[str, str]) -> dict[str, str]:
-    return {n: v for n, v in lock.items() if not n.startswith("plugins.schedules.")}  # shares are compared
 
 
 def check_allowances(allow: Collection[str]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zephon import plugins
+from zephon.cachefiles import write_atomically
 from zephon.errors import StateError
 
 FILE_VERSION = 1
@@ -22,16 +23,9 @@ LANE = "lane_"
 def write_state_file(state: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Writes a state, as `state_dict()` returned it or the union of all ranks' states, so that a reader sees
     all of the file or none; the same state gives the same bytes."""
-    path = Path(path)
     entries = {str(name): _text(name, value) for name, value in state.items()}
     data = {"kind": KIND, "version": FILE_VERSION, "state": entries}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(data, indent=1, sort_keys=True) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_atomically(Path(path), json.dumps(data, indent=1, sort_keys=True) + "\n", sync=True)
 
 
 def _text(name: object, value: object) -> str | int:

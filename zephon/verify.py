@@ -25,8 +25,7 @@ from zephon.logged import Difference, LoggedRows
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.readers import Report
-from zephon.runfolder import LogFile
-from zephon.runtables import read_table
+from zephon.runfolder import LogFile, read_table
 from zephon.state import lane_key
 
 PARTS = 1000

@@ -1,7 +1,7 @@
 """Conditions on columns, as `where` of a dataset says them: parsed strictly, and never run as Python.
 
-Upstream: the text in a recipe. Downstream: `where_arrow.py` evaluates a condition on tables and
-`where_groups.py` on the statistics of Parquet files; pyarrow is imported by these alone.
+Upstream: the text in a recipe. Downstream: `where_arrow.py`, which alone imports pyarrow, evaluates a
+condition on tables and on the statistics of Parquet files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Conditions on Arrow data: what kind of value each column holds, and the exact outcome of each comparison.
 
-Upstream: `where.py` and a schema. Downstream: the readers, through `Where.mask`, and `where_groups.py`.
+Upstream: `where.py` and a schema, or a Parquet footer. Downstream: the readers, also through `Where.mask`.
 Arrow compares an int64 with a float64 as floats; here a constant is first brought to the column's own type, a
 column to another's only where that keeps its values.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ _COMPARE = {
 _CAST = {pa.float16(): pa.float32(), pa.string_view(): pa.large_string()}
 """Types that some function used here does not know, and what they are cast to."""
 _NULL = pa.scalar(None, pa.bool_())
+_NEVER_CUT_BYTES = 15
+"""So much of the greatest text is there, where a writer of statistics cuts it short."""
 
 
 def mask(where: Where, table: Any) -> NDArray[np.bool_]:
@@ -237,3 +240,48 @@ def _near(constant: float, kind: Any) -> float:
             return float(dtype.type(constant))
     except OverflowError:
         return math.inf if constant > 0 else -math.inf
+
+
+# Statistics of Parquet files ------------------------------------------------------------------------------
+
+
+def row_groups(where: Where, footer: bytes, schema: Any) -> list[int]:
+    """Returns, ascending, the row groups of a Parquet file that may hold a match; the others hold none.
+
+    pyarrow decides by their statistics, on a weaker condition: it takes NaN, which statistics leave out, for
+    a value within the bounds, and the beginning that some writers leave of the greatest text for all of it.
+    `footer` is the end of the file, from the start of its footer on or from before; `schema` the Arrow schema
+    that the file is read with.
+    A column that is not there or of a type that does not fit raises `DataError`, as `mask` does.
+    """
+    from pyarrow.dataset import ParquetFileFormat  # loaded where a condition is asked for alone
+
+    expression(where, schema)
+    weaker = _weaker(where, schema, where.condition)
+    kept = ParquetFileFormat().make_fragment(pa.BufferReader(footer))
+    if weaker is not None:
+        kept = kept.subset(filter=expression(replace(where, condition=weaker), schema))
+    return [group.id for group in kept.row_groups]
+
+
+def _weaker(where: Where, schema: Any, condition: Condition) -> Condition | None:
+    """Returns what holds wherever `condition` does, for statistics to decide; None: there is nothing such."""
+    match condition:
+        case Missing() | Not(Missing()):
+            return condition
+        case Within():
+            return _weaker(where, schema, Either(condition.comparisons))
+        case All(parts) | Either(parts):
+            found = [_weaker(where, schema, part) for part in parts]
+            known = tuple(part for part in found if part is not None)
+            is_enough = known and (isinstance(condition, All) or len(known) == len(parts))
+            return type(condition)(known) if is_enough else None
+        case Compare(operator="!=") | Compare(other=ColumnPath()) | Not():
+            return None
+        case Compare(column=column, other=str(text), operator=operator, source=source):
+            if kind_of(type_at(where, schema, column, source)) != TEXT or operator in ("<", "<="):
+                return condition
+            start = text.encode()[:_NEVER_CUT_BYTES].decode(errors="ignore")
+            from_start = replace(condition, operator=">=", other=start)
+            return All((from_start, replace(condition, operator="<="))) if operator == "==" else from_start
+    return condition

@@ -18,7 +18,7 @@ from tests.helpers import Letters, make_recipe, open_small, sized, words, write_
 from tests.helpers import loaders as loaders_of
 from tests.token_data import ids_of, write_bin, write_megatron
 from zephon import Dataset, Opened
-from zephon_curriculum.estimation.estimates import Estimates
+from zephon_curriculum.estimation.estimates import DatasetEstimate, Estimates
 from zephon_curriculum.estimation.measure import TokenEstimation
 from zephon_curriculum.estimation.weighing import Pinned
 from zephon_curriculum.quantity import Quantity
@@ -174,6 +174,18 @@ def test_intervals_of_real_files_hold_the_truth(tmp_path: Path, chunks: int) -> 
     assert held.min() / corpora >= 0.83  # 25 of 30: of a true 95 % once in 1,000
 
 
+def test_a_narrow_interval_is_no_exact_number() -> None:
+    def told(half: float) -> str:
+        tokens = Quantity(value=1e6, low=1e6 * (1 - half), high=1e6 * (1 + half))
+        found = DatasetEstimate(
+            name="web", how="sampled", documents=9, bytes=None, tokens_per_byte=None, num_chunks=9,
+            tokens_per_document=None, tokens=tokens,
+        )  # fmt: skip
+        return str(Estimates(datasets=(found,))).splitlines()[3]
+
+    assert ["1M +-12%" in told(0.12), "1M +-0.012%" in told(0.00012)] == [True, True]
+
+
 def test_one_of_many_chunks_gives_a_value_and_no_interval(tmp_path: Path) -> None:
     opened = opened_of(tmp_path, words("web", 100), group=10)
     found = by_size(tmp_path, chunks=1, sample_bytes=50).measure(opened)["web"]
@@ -284,6 +296,8 @@ def test_pinned_values_are_carried_as_said(tmp_path: Path) -> None:
     assert by_byte.tokens_per_byte == Quantity.exactly(0.5)
     with pytest.raises(ValueError, match="must have one of"):
         Pinned(tokens=1, tokens_per_byte=1)
+    with pytest.raises(TypeError, match=r"`pinned` of 'web' must be such as Pinned\(tokens=1e9\), got 500"):
+        by_size(tmp_path, pinned={"web": 500})
     with pytest.raises(ValueError, match="`pinned` names 'wbe'"):
         by_size(tmp_path, pinned={"wbe": Pinned(tokens=1)}).measure(opened)
 

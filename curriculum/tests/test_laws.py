@@ -218,5 +218,7 @@ def test_unknown_kinds_and_baselines_are_refused(fits: dict[str, LawFit]) -> Non
         fit_law(make_swarm(), "cubic")
     with pytest.raises(ValueError, match=r"`baseline`: no weight for 'code'"):
         find_optimum(fits[LOGLINEAR], baseline={"web": 1})
+    with pytest.raises(ValueError, match="`num_bootstrap` must be >= 0, got -1"):
+        find_optimum(fits[LOGLINEAR], num_bootstrap=-1)
     with pytest.raises(ValueError, match=r"`targets` names 'x', which is none of val"):
         make_swarm().only(["x"])

@@ -102,7 +102,7 @@ def test_limits_are_refused_where_no_mixture_or_hardly_one_keeps_them() -> None:
 
 def test_the_recipes_read_back_with_the_weights_of_their_runs(tmp_path: Path) -> None:
     design = dirichlet_design(PRIOR, 4)
-    files = write_design(design, on_files(), tmp_path / "swarm")
+    files = write_design(design, on_files(), str(tmp_path / "swarm"))
     assert [file.name for file in files] == [*(f"run_00{i}.toml" for i in range(4)), "ratios.csv"]
     for run, file in enumerate(files[:4]):
         recipe = Recipe.from_toml(file)

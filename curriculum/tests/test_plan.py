@@ -17,7 +17,6 @@ from zephon import PARTS, Dataset, Opened, Recipe, ScheduleTable, Stages
 from zephon_curriculum.estimation.estimates import SAMPLED, DatasetEstimate, Estimates
 from zephon_curriculum.plan import plan
 from zephon_curriculum.plan.curve import Curve
-from zephon_curriculum.plan.text import comparison_table
 from zephon_curriculum.quantity import Quantity
 
 
@@ -196,7 +195,8 @@ def test_two_plans_are_compared() -> None:
     assert (code.before.tokens, code.after.tokens) == (6400, 2560)
     assert code.after.share == pytest.approx(0.05)
     assert code.after.epochs == pytest.approx(2560 / 1050)
-    assert comparison_table(found).row_count == 2
+    [table] = found.shown().tables
+    assert table.row_count == 2
 
 
 def test_json_and_text_hold_the_plan() -> None:
@@ -241,6 +241,27 @@ def test_what_no_run_has_is_refused(asked: dict[str, Any], message: str) -> None
     sizes = estimates(known("web", 400, 50), known("code", 50, 20))
     with pytest.raises(ValueError, match=message):
         plan(two_stages(), estimates=sizes, **asked)
+
+
+def test_what_stands_in_the_wrong_place_is_named_in_a_line() -> None:
+    sizes: Any = estimates(known("web", 400, 50), known("code", 50, 20))
+    for steps in (sizes, "10"):
+        with pytest.raises(ValueError, match=r"`steps` must be a whole number >= 1, got .{4,40}$"):
+            plan(two_stages(), steps)
+    for epochs in ({"web": "x"}, "x", {}, 0):
+        with pytest.raises(
+            ValueError, match=r"`epochs` must be a number > 0, got .*; of one dataset a dict of one"
+        ):
+            plan(two_stages(), estimates=sizes, epochs=epochs)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"`estimates` of 'web' must be what .* got 20000.0; say the tokens"):
+        plan(two_stages(), estimates={"web": 2e4})  # type: ignore[dict-item]
+
+
+def test_two_plans_of_other_lengths_say_so() -> None:
+    short, long = (plan(two_stages(), steps) for steps in (10, 90))
+    told = str(short.compare(long))
+    assert told.startswith("no share differs; tokens are of 10 steps before and 90 after\n")
+    assert "tokens are of" not in str(short.compare(short))
 
 
 def test_changes_far_away_do_not_spoil_the_near() -> None:

@@ -70,6 +70,15 @@ def test_cap_schedule_names_steps_and_tokens_that_are_short() -> None:
         cap_schedule(only_code, max_epochs={}, min_epochs={"web": 1}, **bounds)  # type: ignore[arg-type]
 
 
+def test_sizes_are_the_tokens_of_what_is_bounded() -> None:
+    both, run = table((0, (50, 50))), {"total_steps": 10, "tokens_per_step": 100}
+    for bounds in ({"max_epochs": {"code": 1}}, {"max_epochs": {}, "min_epochs": {"code": 1}}):
+        with pytest.raises(ValueError, match="`sizes` must have the tokens of 'code'"):
+            cap_schedule(both, sizes={"web": 9}, **bounds, **run)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`sizes` of 'code' must be a number, got str"):
+        cap_schedule(both, sizes={"web": 9, "code": "9"}, max_epochs={}, **run)  # type: ignore[arg-type, dict-item]
+
+
 percents = st.tuples(st.integers(1, 50), st.integers(1, 49)).map(lambda p: (100 - sum(p), *p))
 
 

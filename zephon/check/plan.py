@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from zephon.check.report import Finding, failure, ok, warning
 from zephon.dataset import PAD, STOP, Dataset
 from zephon.errors import check_whole
-from zephon.recipe import Recipe
+from zephon.recipe import NEAREST, Recipe, cure_shape, divisors, listed, nearest
 from zephon.schedule import Schedule, ScheduleTable
-from zephon.shape import NEAREST, cure_shape, divisors, listed, nearest
 from zephon.shares import PARTS
 
 WORTH_SAYING = 100

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Protocol, cast
 
 import typer
 
+from zephon.cachefiles import write_atomically
 from zephon.cli.common import JsonOption, visible, write, write_json
 from zephon.cli.discover import TEXT, FoundDataset, LeftOut, find_datasets, find_tokenizer
 from zephon.errors import CheckError, DataError
 from zephon.plugins import load_all
 from zephon.recipe import Recipe
-from zephon.runtables import write_atomically
 from zephon.tokenizer.file import find_tokenizer_file, read_tokenizer_file
 from zephon.toml import toml_value
 from zephon.urls import is_url

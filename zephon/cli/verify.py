@@ -46,8 +46,8 @@ from zephon.runfolder import (
     find_log_files,
     no_batches,
     read_lock,
+    read_table,
 )
-from zephon.runtables import read_table
 from zephon.state import known_lock
 from zephon.verify import Outcome, Plan, replay_run, verify_run
 

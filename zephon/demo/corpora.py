@@ -23,10 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from zephon.cachefiles import replace_file
+from zephon.cachefiles import replace_file, write_atomically
 from zephon.errors import DataError
 from zephon.readers import Report
-from zephon.runtables import write_atomically
 
 FORMAT = 1
 MANIFEST = "demo.json"

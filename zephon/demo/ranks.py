@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from zephon.cachefiles import write_atomically
 from zephon.errors import StateError, WorkerError
 from zephon.loader import Loader
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
 from zephon.runfolder import BATCHES
-from zephon.runtables import write_atomically
 from zephon.statefile import read_state_file, write_state_file
 
 STATES, RESULTS = "states", "ranks"

@@ -22,7 +22,7 @@ from zephon.readers.base import Column, Origin, first_line
 from zephon.readers.kept import Kept
 from zephon.readers.table import DAMAGED, Advance, Scan, TableReader, open_table
 from zephon.where import Where
-from zephon.where_groups import row_groups
+from zephon.where_arrow import row_groups
 
 _NUM_FOOTERS = 8
 _NUM_CHECKED = 1024

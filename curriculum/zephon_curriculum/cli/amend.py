@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from zephon import PARTS, DataError, Recipe, ScheduleTable
 from zephon.cli.common import (
@@ -28,6 +29,8 @@ from zephon.cli.common import (
     write_table,
 )
 from zephon_curriculum.cli.log import RunArgument, describe, verdict_on, window
+from zephon_curriculum.cli.plan import EstimatesOption, NoEstimateOption
+from zephon_curriculum.estimation import Estimates, TokenEstimation
 from zephon_curriculum.log.added import check_opens
 from zephon_curriculum.log.amend import Composed, removed_stages
 from zephon_curriculum.log.entries import Refused
@@ -44,6 +47,7 @@ from zephon_curriculum.log.propose import (
     schedule_of,
     write_proposal,
 )
+from zephon_curriculum.plan import plan
 
 RECIPE = "recipe.toml"
 MAX_LINES = 12
@@ -91,14 +95,8 @@ DryOption = Annotated[bool, typer.Option("--dry-run", help="Only show what it wo
 WaitOption = Annotated[
     float, typer.Option("--wait", min=0.0, metavar="S", help="Wait for the run's verdict, so many seconds.")
 ]
-EstimatesOption = Annotated[
-    Path | None, typer.Option("--estimates", help="What `zephon estimate` wrote, to show epochs by.")
-]
 NoCheckOption = Annotated[
     bool, typer.Option("--no-check", help="Do not open what --add names: the data is not at hand here.")
-]
-NoEstimateOption = Annotated[
-    bool, typer.Option("--no-estimate", help="Measure nothing: epochs stay unknown.")
 ]
 StepsOption = Annotated[
     int | None, typer.Option("--steps", min=1, help="Steps to plan; default total_steps.")
@@ -251,11 +249,10 @@ def _named(composed: Composed, shares: Sequence[int]) -> dict[str, float]:
     return {name: share / PARTS for name, share in zip(composed.names, shares, strict=True)}
 
 
-def plan_lines(run: str, draft: Draft, steps: int | None, estimates: Path | None, measures: bool) -> Any:
+def plan_lines(
+    run: str, draft: Draft, steps: int | None, estimates: Path | None, measures: bool
+) -> Table | None:
     """Returns the table of tokens and epochs before and after; None where the run's length is unknown."""
-    from zephon_curriculum.plan import plan
-    from zephon_curriculum.plan.text import comparison_table
-
     if not (Path(run) / RECIPE).exists():
         return None
     recipe = Recipe.from_toml(Path(run) / RECIPE)
@@ -266,14 +263,11 @@ def plan_lines(run: str, draft: Draft, steps: int | None, estimates: Path | None
         return None
     sizes = sizes_of(recipe, estimates, measures)
     before, after = (plan(recipe, steps, sizes, table=c.table()) for c in (draft.before, draft.after))
-    return comparison_table(before.compare(after))
+    return before.compare(after).shown().tables[0]
 
 
-def sizes_of(recipe: Recipe, estimates: Path | None, measures: bool) -> Any:
+def sizes_of(recipe: Recipe, estimates: Path | None, measures: bool) -> Estimates | None:
     """Returns the estimates of a file, or of a small sample, or none where the data is not at hand."""
-    from zephon_curriculum.estimation.estimates import Estimates
-    from zephon_curriculum.estimation.measure import TokenEstimation
-
     if estimates is not None:
         return Estimates.read(estimates)
     if not measures:
@@ -299,7 +293,7 @@ def _notes(draft: Draft) -> list[str]:
     return found
 
 
-def draw(draft: Draft, planned: Any, outcome: Outcome) -> None:
+def draw(draft: Draft, planned: Table | None, outcome: Outcome) -> None:
     """Draws a draft and what became of it."""
     proposal = draft.proposal
     write(f"step {window(proposal)}: {'; '.join(map(describe, proposal.ops))}")

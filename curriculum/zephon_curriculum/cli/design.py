@@ -5,12 +5,12 @@ Upstream: the shell. Downstream: `zephon_curriculum.designs`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from zephon import Recipe
 from zephon.cli.common import (
     JsonOption,
     RecipeArgument,
@@ -61,7 +61,9 @@ def design(
     Weights of 0 in the prior leave a dataset out of all runs.
     """
     base = Source(recipe=recipe, settings=settings, cache=None, backend="auto").load()
-    middle = parse_pairs([prior], option="--prior") if prior else _first_weights(base)
+    middle: Mapping[str, float] = dict(zip(base.names, base.compile_schedule().at(0), strict=True))
+    if prior:
+        middle = parse_pairs([prior], option="--prior")
     if unknown := [name for name in middle if name not in base.names]:
         raise typer.BadParameter(f"--prior: no dataset is named {unknown[0]!r}; got {', '.join(base.names)}")
     most = parse_pairs(max_share or (), option="--max-share")
@@ -96,7 +98,3 @@ def _as_json(made: Design, files: list[Path]) -> dict[str, Any]:
         "files": list(map(str, files)),
         "warnings": made.warnings(),
     }
-
-
-def _first_weights(recipe: Recipe) -> dict[str, float]:
-    return dict(zip(recipe.names, map(float, recipe.compile_schedule().at(0)), strict=True))

@@ -68,15 +68,9 @@ def explain(
         cost = preview_cost(recipe, [chosen], [lane], state, check_end=not alone, how=how)
         typer.echo(str(cost), err=True)
         found = make(
-            recipe,
-            step=chosen,
-            lane=lane,
-            row=row,
-            state=state,
-            check_end=not alone,
-            how=how,
+            recipe, step=chosen, lane=lane, row=row, state=state, check_end=not alone, how=how,
             progress=progress,
-        )
+        )  # fmt: skip
     if as_json:
         write_json(found.to_json())
     else:

@@ -11,14 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from zephon.cli.common import (
-    JsonOption,
-    LateProgress,
-    as_usage,
-    visible,
-    write,
-    write_json,
-)
+from zephon.cli.common import JsonOption, LateProgress, as_usage, visible, write, write_json
 from zephon_curriculum.cli.pairs import parse_pairs
 from zephon_curriculum.laws.fit import LAW_KINDS, LOGLINEAR, LawFit, fit_law
 from zephon_curriculum.laws.optimum import NUM_BOOTSTRAP, Optimum, find_optimum

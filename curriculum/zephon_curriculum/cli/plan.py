@@ -30,11 +30,12 @@ from zephon.cli.common import (
     write_json,
 )
 from zephon_curriculum.cli.pairs import parse_pairs
-from zephon_curriculum.estimation.estimates import DatasetEstimate, Estimates
-from zephon_curriculum.estimation.measure import TokenEstimation
+from zephon_curriculum.estimation import Estimates, TokenEstimation
 from zephon_curriculum.opening import Named, Opening, folder_of, opened, recipe_of, table_of
 from zephon_curriculum.plan.capping import cap_schedule
+from zephon_curriculum.plan.charts import mixture_chart
 from zephon_curriculum.plan.exact_ends import ExactEnds, exact_ends
+from zephon_curriculum.plan.make import Sizes
 from zephon_curriculum.plan.make import plan as make_plan
 from zephon_curriculum.plan.planned import Effect, Plan
 
@@ -178,9 +179,8 @@ def _data(asked: _Asked, recipe: Recipe, progress: LateProgress) -> Iterator[Ope
 def _plans(asked: _Asked, recipe: Recipe, data: Opened | None, estimates: Estimates | None) -> _Found:
     """Returns the plan; with bounds, that of the schedule they make, and what differs."""
     table = None if folder_of(asked.named) is None else table_of(asked.named, asked.how)
-    with as_usage(
-        steps="--steps", rate="--rate", epochs="--epochs", max_epochs="--cap", min_epochs="--floor"
-    ):
+    options = {"max_epochs": "--cap", "min_epochs": "--floor", "sizes": "--estimates"}
+    with as_usage(steps="--steps", rate="--rate", epochs="--epochs", **options):
         first = make_plan(
             recipe, asked.steps, estimates, rate=asked.rate, epochs=asked.epochs, table=table, opened=data
         )
@@ -191,15 +191,11 @@ def _plans(asked: _Asked, recipe: Recipe, data: Opened | None, estimates: Estima
     return _Found(plan=second, comparison=first.compare(second), exact=None)
 
 
-def _capped(
-    asked: _Asked, recipe: Recipe, first: Plan, estimates: Mapping[str, DatasetEstimate]
-) -> ScheduleTable:
+def _capped(asked: _Asked, recipe: Recipe, first: Plan, estimates: Sizes) -> ScheduleTable:
     """Returns the table within the bounds that are asked for, and those of `max_epochs`."""
     sizes = {n: e.tokens.value for n, e in estimates.items() if e.tokens is not None}
     ends = {d.name: d.max_epochs for d in recipe.datasets if d.max_epochs is not None and d.name in sizes}
     caps = ends | {n: min(cap, ends.get(n, cap)) for n, cap in asked.caps.items()}
-    if missing := [n for n in (*caps, *asked.floors) if n in recipe.names and n not in sizes]:
-        raise ValueError(f"--cap and --floor need the tokens of {missing[0]!r}; give --estimates")
     return cap_schedule(
         first.asked_table, sizes=sizes, total_steps=first.asked_steps, tokens_per_step=recipe.tokens_per_step,
         max_epochs=caps, min_epochs=asked.floors,
@@ -209,8 +205,6 @@ def _capped(
 def _write_files(planned: Plan, pictures: Sequence[Path], csv: Path | None) -> list[Path]:
     """Returns the files that were asked for, written."""
     for path in pictures:
-        from zephon_curriculum.plan.charts import mixture_chart
-
         with as_usage(path="--png and --svg: the file"):
             mixture_chart(planned, path)
     if csv is None:

@@ -7,6 +7,7 @@ Upstream: `designs.py`, which says what the runs read, and two CSV files: `run,w
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -158,10 +159,12 @@ def _read_table(path: Path) -> tuple[tuple[str, ...], dict[str, list[float]]]:
 
 def _number(cell: str, where: str) -> float:
     try:
-        return float(cell)
+        value = float(cell)
     except ValueError:
-        message = f"{where} must be a finite number, got {cell[:40]!r}; leave out a run without one"
-        raise ValueError(message) from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{where} must be a finite number, got {cell[:40]!r}; leave out a run without one")
+    return value
 
 
 def _checked(ratios: Floats, runs: Sequence[str], names: Sequence[str]) -> Floats:

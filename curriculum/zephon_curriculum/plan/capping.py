@@ -53,16 +53,15 @@ def cap_schedule(
     """
     starts, steps, shares = _entries(table, total_steps, first_step)
     curve = Curve(table, tokens_per_step)
-    before = [curve.drawn(index, first_step) for index in range(len(table.names))]
-    fixed = exact_amounts("sizes", sizes)
-    if missing := [name for name in (*max_epochs, *(min_epochs or {})) if name not in fixed]:
-        raise ValueError(f"`sizes` must have the tokens of {missing[0]!r}, of which the epochs are bounded")
+    size_of, datasets = exact_amounts("sizes", sizes), dict.fromkeys(table.names, Fraction(0))
     factor = Fraction(PARTS, tokens_per_step)  # tokens -> steps times PARTS
-    caps, floors = (
-        {table.names.index(n): e * fixed[n] * factor - before[table.names.index(n)]
-         for n, e in exact_amounts(what, epochs, dict.fromkeys(table.names, Fraction(0))).items()}
-        for what, epochs in (("max_epochs", max_epochs), ("min_epochs", min_epochs or {}))
-    )  # fmt: skip
+    caps, floors = dict[int, Fraction](), dict[int, Fraction]()
+    for what, epochs, bounds in (("max_epochs", max_epochs, caps), ("min_epochs", min_epochs or {}, floors)):
+        for name, number in exact_amounts(what, epochs, datasets).items():
+            if name not in size_of:
+                raise ValueError(f"`sizes` must have the tokens of {name!r}, of which the epochs are bounded")
+            index = table.names.index(name)
+            bounds[index] = number * size_of[name] * factor - curve.drawn(index, first_step)
     for index, floor in floors.items():
         if floor > caps.get(index, floor):
             raise ValueError(

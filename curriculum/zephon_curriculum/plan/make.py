@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import numpy as np
 
 from zephon import Opened, Recipe, ScheduleTable
+from zephon.cli.common import cut
 from zephon_curriculum.estimation.estimates import DatasetEstimate
 from zephon_curriculum.opening import Named, folder_of, recipe_of, table_of
 from zephon_curriculum.plan.capping import joined, normalised, steps_for_epochs, whole_shares
@@ -46,16 +48,7 @@ def plan(
     Cost: under a second for 100,000 steps of 20 datasets.
     """
     recipe = recipe_of(source)
-    if steps is not None and (type(steps) is not int or steps < 1):
-        raise ValueError(f"`steps` must be a whole number >= 1, got {cut(repr(steps), 40)}")
-    for name, estimate in (estimates or {}).items():
-        if not isinstance(estimate, DatasetEstimate):
-            raise TypeError(
-                f"`estimates` of {name!r} must be what `TokenEstimation.measure` returns, got {estimate!r}; "
-                f"say the tokens yourself by TokenEstimation(pinned={{{name!r}: Pinned(tokens=...)}})"
-            )
-    if rate is not None and not 0 < rate < math.inf:
-        raise ValueError(f"`rate` must be a number of tokens a second > 0, got {rate!r}")
+    _check(steps, rate, estimates or {})
     if epochs is not None:
         if steps is not None:
             raise ValueError("`epochs` must be left out where steps are given: each says how long the run is")
@@ -74,6 +67,19 @@ def plan(
     return replace(found, warnings=tuple(warn(found, recipe, estimates or {}, is_own=own)))
 
 
+def _check(steps: int | None, rate: float | None, estimates: Sizes) -> None:
+    if steps is not None and (type(steps) is not int or steps < 1):
+        raise ValueError(f"`steps` must be a whole number >= 1, got {cut(repr(steps), 40)}")
+    if rate is not None and not 0 < rate < math.inf:
+        raise ValueError(f"`rate` must be a number of tokens a second > 0, got {rate!r}")
+    for name, estimate in estimates.items():
+        if not isinstance(estimate, DatasetEstimate):
+            raise TypeError(
+                f"`estimates` of {name!r} must be what `TokenEstimation.measure` returns, got {estimate!r}; "
+                f"say the tokens yourself by TokenEstimation(pinned={{{name!r}: Pinned(tokens=...)}})"
+            )
+
+
 def _table(source: Named, recipe: Recipe, steps: int) -> ScheduleTable:
     if recipe.total_steps is not None or isinstance(source, Opened):
         return table_of(source)
@@ -88,23 +94,24 @@ def _budget(
     table: ScheduleTable | None,
 ) -> int:
     """Returns the steps that `epochs` stands for."""
-    wanted = epochs if isinstance(epochs, Mapping) else None
-    if wanted is not None and len(wanted) != 1:
-        raise ValueError(f"`epochs` must be a number, or name one dataset, got {dict(wanted)!r}")
+    wanted = epochs if isinstance(epochs, Mapping) else dict.fromkeys(recipe.names, epochs)
+    number = next(iter(wanted.values()), None)
+    is_unclear = wanted is epochs and len(wanted) != 1
+    if is_unclear or not isinstance(number, Real) or not 0 < number < math.inf:
+        raise ValueError(f"`epochs` must be a number > 0, got {epochs!r}; of one dataset a dict of one")
     sizes = {n: e.tokens.value for n, e in (estimates or {}).items() if e.tokens is not None}
-    names = list(wanted) if wanted else list(recipe.names)
-    if unknown := [name for name in names if name not in recipe.names]:
+    if unknown := [name for name in wanted if name not in recipe.names]:
         raise ValueError(
             f"`epochs` names {unknown[0]!r}, which is no dataset; the datasets are {', '.join(recipe.names)}"
         )
-    if missing := [name for name in names if name not in sizes]:
+    if missing := [name for name in wanted if name not in sizes]:
         raise ValueError(f"`epochs` needs estimates of the tokens of {missing[0]!r}; measure them first")
-    number = float(next(iter(wanted.values())) if wanted else epochs)  # type: ignore[arg-type]
-    if not 0 < number < math.inf:
-        raise ValueError(f"`epochs` must be a number > 0, got {number!r}")
-    if wanted is None:  # whatever the schedule: each dataset counts once, and every step is full
-        return max(1, -(-int(number * sum(sizes[name] for name in names)) // recipe.tokens_per_step))
-    return steps_for_epochs(table or table_of(source), sizes, recipe.tokens_per_step, number, names)
+    if wanted is epochs:
+        return steps_for_epochs(
+            table or table_of(source), sizes, recipe.tokens_per_step, float(number), list(wanted)
+        )
+    total = float(number) * sum(sizes[name] for name in wanted)  # each counts once, and every step is full
+    return max(1, -(-int(total) // recipe.tokens_per_step))
 
 
 @dataclass(slots=True)

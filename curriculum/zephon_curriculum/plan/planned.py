@@ -11,12 +11,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rich.table import Table
+
 from zephon import PARTS, ScheduleTable
+from zephon.cli.common import add_row, new_table
+from zephon_curriculum.figures import plural, short, shown, shown_steps
 from zephon_curriculum.plan.curve import Phase
 from zephon_curriculum.plan.ends import End
 from zephon_curriculum.quantity import Quantity
-from zephon_curriculum.results import Readable, Shown
+from zephon_curriculum.results import Readable, Shown, warned
 
+MANY_DATASETS = 6
+"""With more datasets the phases are the columns."""
 _NO_TABLE = ScheduleTable((), (), ())
 _UNTOLD = {"std_error", "freedom", "reason"}
 """Of quantities, what estimates say and plans do not."""
@@ -105,9 +111,16 @@ class Plan(Readable):
 
     def shown(self) -> Shown:
         """Returns the plan as people read it: tables and warnings."""
-        from zephon_curriculum.plan.text import shown_plan
-
-        return shown_plan(self)
+        text = f"{plural(self.num_steps, 'step')} of {self.tokens_per_step:,} tokens: "
+        text += f"{short(self.total_tokens)} tokens"
+        if self.hours is not None:
+            text += f", {short(self.hours, 3)} hours at {self.rate:,.0f} tokens/s"
+        if self.ends_after is not None:
+            text += f"; the data end after {shown_steps(self.ends_after)} steps"
+        tables = [_datasets(self), _phases(self)]
+        if any(d.max_epochs is not None or d.first_repeat is not None for d in self.datasets):
+            tables.append(_ends(self))
+        return Shown(head=text, tables=tables, notes=warned(self.warnings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +154,17 @@ class Effect(Readable):
 
     def shown(self) -> Shown:
         """Returns both side by side."""
-        from zephon_curriculum.plan.text import shown_effect
-
-        return shown_effect(self)
+        first = self.first_step
+        head = "no share differs" if first is None else f"the shares differ from step {first:,} on"
+        before, after = self.num_steps
+        if before != after:
+            head += f"; tokens are of {plural(before, 'step')} before and {after:,} after"
+        headers = ("#share before", "#after", "#tokens before", "#after", "#epochs before", "#after")
+        table = new_table("dataset", *headers)
+        for change in self.datasets:
+            pairs = zip(*(_cells(part) for part in (change.before, change.after)), strict=True)
+            add_row(table, change.name, *(cell for pair in pairs for cell in pair))
+        return Shown(head=head, tables=(table,))
 
 
 def _part(plan: Plan, name: str) -> Part | None:
@@ -156,3 +177,63 @@ def _part(plan: Plan, name: str) -> Part | None:
 
 def _told(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in fields if name not in _UNTOLD}
+
+
+def _cells(part: Part | None) -> tuple[str, str, str]:
+    if part is None:
+        return "-", "-", "-"
+    return f"{part.share:.2%}", short(part.tokens), "-" if part.epochs is None else short(part.epochs)
+
+
+def _datasets(plan: Plan) -> Table:
+    headers = ("dataset", "#share", "#drawn", "#trained", "#one epoch has", "#epochs")
+    table = new_table(*headers, title="tokens")
+    total = max(1, sum(d.drawn_tokens for d in plan.datasets))
+    for d in plan.datasets:
+        add_row(
+            table, d.name, f"{d.drawn_tokens / total:.2%}", short(d.drawn_tokens),
+            _or_unknown(d.trained_tokens, 4), _or_unknown(d.size_tokens), _or_unknown(d.epochs),
+        )  # fmt: skip
+    return table
+
+
+def _phases(plan: Plan) -> Table:
+    names = [d.name for d in plan.datasets]
+    if len(names) > MANY_DATASETS:
+        heads = [f"#{_steps_of(phase)}" for phase in plan.phases]
+        table = new_table("dataset", *heads, title="shares by phase")
+        for i, name in enumerate(names):
+            add_row(table, name, *(_shares_of(phase, i) for phase in plan.phases))
+        return table
+    table = new_table("steps", "#tokens", *(f"#{name}" for name in names), title="phases")
+    for phase in plan.phases:
+        tokens = short(sum(phase.drawn_tokens))
+        add_row(table, _steps_of(phase), tokens, *(_shares_of(phase, i) for i in range(len(names))))
+    return table
+
+
+def _steps_of(phase: Phase) -> str:
+    return f"[{phase.start:,}, {phase.stop:,})"
+
+
+def _shares_of(phase: Phase, index: int) -> str:
+    first, last = (shares[index] / PARTS for shares in (phase.first, phase.last))
+    return f"{first:.2%}" if phase.first[index] == phase.last[index] else f"{first:.1%} to {last:.1%}"
+
+
+def _ends(plan: Plan) -> Table:
+    headers = ("dataset", "#first repeat", "#max_epochs", "#first lane ends", "#last lane ends", "#unread")
+    table = new_table(*headers, title="steps, from 0 (a trainer that counts from 1 logs them as one more)")
+    for d in plan.datasets:
+        add_row(table, d.name, shown_steps(d.first_repeat), d.max_epochs or "-", *_end_cells(d))
+    return table
+
+
+def _end_cells(dataset: PlannedDataset) -> tuple[str, str, str]:
+    if dataset.end is None:
+        return "-", "-", "-"
+    return shown_steps(dataset.end.first), shown_steps(dataset.end.last), _or_unknown(dataset.unread_tokens)
+
+
+def _or_unknown(interval: Quantity | None, digits: int = 3) -> str:
+    return "unknown" if interval is None else shown(interval, digits)

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from zephon import Recipe, ScheduleTable
 from zephon_curriculum.estimation.estimates import DatasetEstimate
 from zephon_curriculum.figures import short, shown, shown_steps
 from zephon_curriculum.plan.curve import Curve
-
-if TYPE_CHECKING:
-    from zephon_curriculum.plan.planned import Plan
+from zephon_curriculum.plan.planned import Plan
 
 MANY_EPOCHS = 4
 """Up to about so many epochs repeated data are worth nearly what new data are: Muennighoff et al. 2023,
