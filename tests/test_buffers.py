@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from zephon.buffers import MAX_FREE, MAX_LENT, BufferPool
+from zephon.batch import MAX_FREE, MAX_LENT, BufferPool
 
 
 def address(array: np.ndarray) -> int:

@@ -180,7 +180,6 @@ def test_a_rank_keeps_only_the_rows_of_its_lanes(tmp_path: Path) -> None:
     train(opened, tmp_path, [(1, 0, 50)])
     with Loader(opened, replace(INLINE, dp_rank=1, dp_world_size=4, replay=tmp_path)) as loader:
         next(loader)
-        assert loader._log is not None
         assert loader._log.replay is not None
         logged = loader._log.replay._logged
         assert logged is not None

@@ -285,7 +285,6 @@ def test_a_run_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path:
     """Of a line that a full disk did not take, closing tries to write it again."""
     loader = Loader(open_small(make_recipe()), LoaderOptions(executor="inline", run_folder=tmp_path / "run"))
     next(loader)
-    assert loader._log is not None
     assert loader._log.log is not None
     assert loader._log.log._stream is not None
     with Path("/dev/full").open("wb") as full:

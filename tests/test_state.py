@@ -20,7 +20,7 @@ from zephon.lock import ALLOWANCES
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.schedule import BLOCK_STEPS, Constant, ScheduleTable, Stages
-from zephon.state import Progress, check_shared, lane_key, read_lane, write_state
+from zephon.state import check_shared, lane_key, read_lane, write_state
 from zephon.stream import Cursor
 
 State = dict[str, Any]
@@ -115,9 +115,8 @@ def lane_states(draw: st.DrawFn, num_datasets: int = 2) -> LaneState:
 @given(lane_states(), st.none() | st.tuples(st.integers(1, 99), st.integers(1, 99)))
 def test_a_lane_is_read_as_it_was_written(state: LaneState, inside: tuple[int, int] | None) -> None:
     opened = small()
-    progress = Progress(table=opened.table, attempt=0, inside=inside)
-    rows = state.rows % 1000
-    written = write_state(opened, progress, {3: state._replace(rows=rows)})
+    lanes = {3: state._replace(rows=(rows := state.rows % 1000))}
+    written = write_state(opened, lanes, table=opened.table, attempt=0, inside=inside)
     assert read_lane(written["lane_00003"], 3, 2) == (state._replace(rows=rows), inside)
 
 
@@ -263,8 +262,7 @@ def _state_at(opened: Opened, step: int) -> State:
     zeros = (0, 0)
     rows = step * opened.recipe.rows_per_step
     lane = LaneState(rows, zeros, zeros, zeros, (None, None), ((), ()))
-    progress = Progress(table=opened.table, attempt=0, inside=None)
-    return write_state(opened, progress, dict.fromkeys(range(4), lane))
+    return write_state(opened, dict.fromkeys(range(4), lane), table=opened.table, attempt=0, inside=None)
 
 
 def test_a_hash_for_each_block_and_no_more() -> None:

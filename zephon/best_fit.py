@@ -24,10 +24,8 @@ class BestFit:
 
     def __init__(self, seq_len: int, *, pool_documents: int, pool_bytes: int) -> None:
         self._seq_len = seq_len
-        self._max_documents, self._max_tokens = (
-            pool_documents,
-            max(2 * seq_len, pool_bytes // BYTES_PER_TOKEN),
-        )
+        self._max_documents = pool_documents
+        self._max_tokens = max(2 * seq_len, pool_bytes // BYTES_PER_TOKEN)
         self._pool: dict[int, Run] = {}  # by arrival, oldest first
         self._by_length: list[tuple[int, int]] = []  # (tokens, -arrival), ascending
         self._num_tokens = self._arrivals = 0

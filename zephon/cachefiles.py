@@ -31,7 +31,16 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object], *, sync: bool 
     try:
         replace_any_file(path, write, sync=sync)
     except OSError as error:
-        raise _cache_error(path, error) from error
+        if are_exhausted(error):
+            raise exhausted(f"cache file {path}", error) from error
+        full = error.errno in _FULL
+        raise DataError.explained(
+            f"cache file {path} cannot be written",
+            got=error.strerror or str(error),
+            rule="indexes and expanded chunks are kept in the cache folder, on a local disk with room",
+            cure=("free space there, lower the spool's limit" if full else "make the folder writable")
+            + ", or set ZEPHON_CACHE to another folder",
+        ) from error
 
 
 def replace_any_file(path: Path, write: Callable[[BinaryIO], object], *, sync: bool = True) -> None:
@@ -57,16 +66,3 @@ def replace_any_file(path: Path, write: Callable[[BinaryIO], object], *, sync: b
 def write_atomically(path: Path, text: str, *, sync: bool = False) -> None:
     """Writes a text file, in UTF-8, so that a reader sees all of it or none; raises `OSError`."""
     replace_any_file(path, lambda target: target.write(text.encode()), sync=sync)
-
-
-def _cache_error(path: Path, error: OSError) -> DataError:
-    if are_exhausted(error):
-        return exhausted(f"cache file {path}", error)
-    full = error.errno in _FULL
-    return DataError.explained(
-        f"cache file {path} cannot be written",
-        got=error.strerror or str(error),
-        rule="indexes and expanded chunks are kept in the cache folder, on a local disk with room",
-        cure=("free space there, lower the spool's limit" if full else "make the folder writable")
-        + ", or set ZEPHON_CACHE to another folder",
-    )

@@ -33,6 +33,7 @@ from zephon.files import open_file
 from zephon.listing import at_commit
 from zephon.paths import DataFile, absolute
 from zephon.readers.table import ChunkTable
+from zephon.recipe import hash_json
 from zephon.urls import Hidden, is_url, redact, variables
 
 MANIFEST = "catalogue.json"
@@ -66,7 +67,8 @@ class Catalogue:
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any], shown: str) -> None:
         self._folder, self._manifest, self._shown = folder, manifest, shown
-        self.hash = manifest_hash(manifest)
+        self.hash = hash_json(manifest)
+        """Of the manifest, which has the hashes of its files."""
 
     @property
     def names(self) -> list[str]:
@@ -246,12 +248,6 @@ def settings_of(dataset: Dataset) -> dict[str, Any]:
     return found | {"stream": dataset.stream, "entries": len(dataset.paths)}
 
 
-def manifest_hash(manifest: Mapping[str, Any]) -> str:
-    """Returns the hash of a catalogue: of its manifest, which has the hashes of its files."""
-    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def patterns_of(dataset: Dataset, base: Path, commits: Mapping[str, str]) -> list[str]:
     """Returns the entries of `path`, absolute, those of `hf://` at their commits."""
     found = ((absolute(written, base), commits.get(written)) for written in dataset.paths)
@@ -281,7 +277,7 @@ def open_catalogue(written: str, base: Path, cache: Path) -> Catalogue:
     hidden = variables(written)
     with _open(where, MANIFEST, shown, hidden) as source:
         manifest = _parse(source.read(), shown)
-    folder = cache / "catalogues" / manifest_hash(manifest)[:32]
+    folder = cache / "catalogues" / hash_json(manifest)[:32]
     for file in _files_of(manifest):
         path = folder / file["name"]
         if _is_written(path, file):

@@ -70,14 +70,6 @@ class Start:
         return f"step {self.shared.steps} of {hash_json(self.shared.configuration)[:SHORT]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """What a loader of a phase begins with."""
-
-    lanes: tuple[LaneState, ...]
-    notes: list[str]
-
-
 def read_start(
     state: Mapping[str, Any] | str | os.PathLike[str], base: Path, allow: Collection[str] = ()
 ) -> Start:
@@ -223,7 +215,7 @@ def _is_kept(piece: CarriedPiece, rule: LengthRule, start: Start) -> bool:
     return were_short and saved["packing.seq_len"] <= rule.max_tokens
 
 
-def begin_phase(opened: Opened, start: Start) -> Beginning:
+def begin_phase(opened: Opened, start: Start) -> tuple[list[LaneState], list[str]]:
     """Returns the lanes of the first step, all of them, and notes; refuses a start that does not fit.
 
     Rows, tokens and documents count from 0. Cursors, credits and counts stay. What the packers hold is theirs
@@ -245,7 +237,7 @@ def begin_phase(opened: Opened, start: Start) -> Beginning:
         for name in _with_drops(start)
     ]
     is_same, num_added = _is_same_packing(recipe, start), len(recipe.datasets) - number
-    return Beginning(tuple(_begin(state, num_added, is_same=is_same) for state in start.lanes), notes)
+    return [_begin(state, num_added, is_same=is_same) for state in start.lanes], notes
 
 
 def _with_drops(start: Start) -> list[str]:
@@ -271,9 +263,3 @@ def accepting_changes(recipe: Recipe) -> Recipe:
     """Returns the recipe for those who say themselves what has changed since its phase began."""
     start = recipe.continues
     return recipe if start is None else replace(recipe, continues=replace(start, allow=ALLOWANCES))
-
-
-def continued(recipe: Recipe, start: Start) -> Recipe:
-    """Returns the recipe as a phase that begins with `start`; refuses one that cannot."""
-    check_start(recipe, start)
-    return replace(recipe, continues=start)

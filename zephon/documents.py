@@ -48,6 +48,22 @@ def numbers_of(reader: RandomReader, places: Sequence[tuple[str, int]]) -> Int64
     return np.minimum(found, int(reader.chunks().num_documents.sum(dtype=np.int64)) - 1)
 
 
+def find_documents_of(
+    reader: RandomReader, places: Sequence[tuple[str, int]]
+) -> tuple[Int64, tuple[str, int] | None]:
+    """Returns the numbers of documents, in the order asked, and the first of them that is not there."""
+    found = numbers_of(reader, places)
+    there = zip(places, places_of(reader, found), strict=True)
+    return found, next((asked for asked, place in there if asked != place), None)
+
+
+def are_among(asked: Int64, numbers: Int64) -> NDArray[np.bool_]:
+    """Returns, for each number `asked`, whether it is one of `numbers`, which ascend; at least one."""
+    place = np.minimum(np.searchsorted(numbers, asked), len(numbers) - 1)
+    found: NDArray[np.bool_] = numbers[place] == asked
+    return found
+
+
 def _runs(reader: RandomReader) -> Mapping[str, Sequence[tuple[int, int]]]:
     """Returns, by file, where consecutive records of it are: (first record, number of its document)."""
     table = table_of(source_of(reader))

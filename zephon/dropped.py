@@ -11,10 +11,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon.documents import numbers_of, places_of
+from zephon.documents import are_among, find_documents_of
 from zephon.errors import DataError
 from zephon.opened import Opened
-from zephon.readers import RandomReader
 from zephon.schedule import Drop
 from zephon.stream_order import FILE_SHIFT, WINDOW_RECORDS
 from zephon.streaming import StreamReader
@@ -62,9 +61,7 @@ class DroppedDocuments:
             window = addresses.chunk & ((1 << FILE_SHIFT) - 1)
             record = window * WINDOW_RECORDS + addresses.record
             asked = (addresses.chunk >> FILE_SHIFT << RECORD_SHIFT) | record
-        place = np.minimum(np.searchsorted(numbers, asked), len(numbers) - 1)
-        found: NDArray[np.bool_] = numbers[place] == asked
-        return found
+        return are_among(asked, numbers)
 
 
 def find_documents(opened: Opened, documents: Documents) -> dict[str, Int64]:
@@ -87,11 +84,14 @@ def _find(opened: Opened, name: str, places: list[tuple[str, int]]) -> Int64:
     reader = opened.readers[opened.recipe.names.index(name)]
     if isinstance(reader, StreamReader):
         files = {label: number for number, label in enumerate(reader.labels)}
-        if missing := [file for file, _ in places if file not in files]:
-            raise _unknown(f"dataset {name!r} has no file {missing[0]!r}", f"{len(files):,} files")
+        if absent := [file for file, _ in places if file not in files]:
+            raise _unknown(f"dataset {name!r} has no file {absent[0]!r}", f"{len(files):,} files")
         found = np.array([files[file] << RECORD_SHIFT | record for file, record in places], np.int64)
     else:
-        found = _numbers(reader, name, places)
+        found, missing = find_documents_of(reader, places)
+        if missing is not None:
+            got = f"no record {missing[1]} of a file {missing[0]!r} among the documents that the recipe reads"
+            raise _unknown(f"dataset {name!r} has no such document to drop", got)
         total = int(reader.chunks().num_documents.sum(dtype=np.int64))
         if len(found) * MAX_SHARE > total:
             raise DataError.explained(
@@ -101,15 +101,6 @@ def _find(opened: Opened, name: str, places: list[tuple[str, int]]) -> Int64:
                 cure=f"retire {name!r}, and add what is left of it as another dataset",
             )
     found.sort()
-    return found
-
-
-def _numbers(reader: RandomReader, name: str, places: list[tuple[str, int]]) -> Int64:
-    found = numbers_of(reader, places)
-    for asked, place in zip(places, places_of(reader, found), strict=True):
-        if asked != place:
-            got = f"no record {asked[1]} of a file {asked[0]!r} among the documents that the recipe reads"
-            raise _unknown(f"dataset {name!r} has no such document to drop", got)
     return found
 
 

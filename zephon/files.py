@@ -176,13 +176,28 @@ def rewritten(dataset: str, file: DataFile) -> DataError:
     return changed(dataset, file.shown, "other content; its size and modification time are as they were")
 
 
-class _LocalFile(io.FileIO):
-    """A local file that is checked when it is opened, at its end and when it is closed."""
+class _Checked(io.RawIOBase):
+    """A file that is checked once more when it is closed after reads."""
+
+    _unchecked = False
+
+    def _check(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        try:
+            if not self.closed and self._unchecked:
+                self._check()
+        finally:
+            super().close()
+
+
+class _LocalFile(_Checked, io.FileIO):
+    """A local file, which is checked when it is opened, too, and at its end."""
 
     def __init__(self, dataset: str, file: DataFile) -> None:
         super().__init__(open_unchanged(dataset, file), "rb")
         self._dataset, self._file = dataset, file
-        self._unchecked = False
 
     def readinto(self, buffer: Any) -> int:
         size = super().readinto(buffer) or 0
@@ -200,22 +215,14 @@ class _LocalFile(io.FileIO):
         self._unchecked = False
         check_unchanged(self._dataset, self._file, self.fileno())
 
-    def close(self) -> None:
-        try:
-            if not self.closed and self._unchecked:
-                self._check()
-        finally:
-            super().close()
 
-
-class _RemoteFile(io.RawIOBase):
+class _RemoteFile(_Checked):
     """A remote file; every read is one request, so it belongs behind a buffer."""
 
     def __init__(self, dataset: str, file: DataFile) -> None:
         super().__init__()
         self._dataset, self._file = dataset, file
         self._position = 0
-        self._unchecked = False
 
     def readable(self) -> bool:
         return True
@@ -256,13 +263,6 @@ class _RemoteFile(io.RawIOBase):
     def _check(self) -> None:
         self._unchecked = False
         check_file(self._dataset, self._file)
-
-    def close(self) -> None:
-        try:
-            if not self.closed and self._unchecked:
-                self._check()
-        finally:
-            super().close()
 
 
 def _read_descriptor(descriptor: int, start: int, size: int) -> bytes:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from zephon.bits import bits, key
 from zephon.dataset import Dataset, HeldOut
-from zephon.documents import numbers_of, places_of
+from zephon.documents import are_among, find_documents_of, places_of
 from zephon.errors import DataError, shorten
 from zephon.order import Addresses
 from zephon.readers import RandomReader
@@ -44,10 +44,7 @@ class HeldOutDocuments:
 
     def contains(self, addresses: Addresses) -> NDArray[np.bool_]:
         """Returns, for each address, whether the document is held out."""
-        number = self.firsts[addresses.chunk] + addresses.record
-        place = np.searchsorted(self.documents, number)
-        found: NDArray[np.bool_] = self.documents[np.minimum(place, len(self.documents) - 1)] == number
-        return found
+        return are_among(self.firsts[addresses.chunk] + addresses.record, self.documents)
 
     def to_json(self) -> dict[str, Any]:
         """Returns what the lock keeps; the same for both parts."""
@@ -149,13 +146,12 @@ def _entry(identity: Mapping[str, Any], file: str) -> Any:
 def _find(dataset: Dataset, reader: RandomReader, records: Records) -> Int64:
     """Returns the numbers of documents that a lock names."""
     asked = [(file, number) for file, numbers in records.items() for number in numbers]
-    found = numbers_of(reader, asked)
-    for (file, number), place in zip(asked, places_of(reader, found), strict=True):
-        if place != (file, number):
-            raise DataError.explained(
-                f"dataset {dataset.name!r}: a document that is held out is gone",
-                got=f"no record {number} of {file!r}",
-                rule="the lock's list of documents held out stays as it is; files may only be added",
-                cure="bring the file back, or begin a new run folder, which chooses anew",
-            )
+    found, missing = find_documents_of(reader, asked)
+    if missing is not None:
+        raise DataError.explained(
+            f"dataset {dataset.name!r}: a document that is held out is gone",
+            got=f"no record {missing[1]} of {missing[0]!r}",
+            rule="the lock's list of documents held out stays as it is; files may only be added",
+            cure="bring the file back, or begin a new run folder, which chooses anew",
+        )
     return found

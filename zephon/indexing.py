@@ -28,7 +28,6 @@ from zephon.catalogue import (
     Ints,
     Listed,
     leads_out,
-    manifest_hash,
     most_cut,
     patterns_of,
     settings_of,
@@ -40,7 +39,7 @@ from zephon.opened import SPOOL_BYTES
 from zephon.paths import DataFile, absolute, resolve
 from zephon.readers import ChunkTable, RandomReader, Report, open_reader
 from zephon.readers.parts import source_of, table_of
-from zephon.recipe import Recipe
+from zephon.recipe import Recipe, hash_json
 from zephon.selection import choose, rank, select
 from zephon.streaming import StreamReader
 from zephon.urls import Hidden, is_url, redact, refuse_secret, variables
@@ -208,7 +207,7 @@ def finish(folder: Path, datasets: Mapping[str, Any]) -> str:
     """Writes the manifest of entries that `describe` made, and returns the catalogue's hash."""
     manifest = {"version": VERSION, "datasets": dict(datasets)}
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n", sync=True)
-    return manifest_hash(manifest)
+    return hash_json(manifest)
 
 
 def _cut(

@@ -17,20 +17,18 @@ from typing import Any
 from zephon import plugins
 from zephon.batch import Batch, BatchPlan, assemble
 from zephon.continuing import begin_phase
-from zephon.ending import Ending, describe_end
 from zephon.errors import ZephonError
 from zephon.feed import Feed, run_ahead
 from zephon.lane import Lane, LanePlan, LaneState, Row
 from zephon.mixture import Ledger, WorkSource
 from zephon.opened import Opened, open_recipe
 from zephon.options import LoaderOptions
-from zephon.progress import RankProgress, measure
+from zephon.progress import Ending, RankProgress, describe_end, measure
 from zephon.recipe import Recipe
 from zephon.replay import DeliveryLog
 from zephon.runfolder import read_lock
 from zephon.schedule import ScheduleTable
 from zephon.state import (
-    Progress,
     check_shared,
     check_together,
     lane_key,
@@ -80,8 +78,8 @@ class Loader:
         self.lanes = range(options.dp_rank * per_rank, (options.dp_rank + 1) * per_rank)
         """The lanes that this rank owns."""
         self.micro_batch_size = options.micro_batch_size or per_rank * recipe.rows_per_step
-        start = None if recipe.continues is None else begin_phase(opened, recipe.continues)
-        self._start_notes = [] if start is None else start.notes
+        begun = None if recipe.continues is None else begin_phase(opened, recipe.continues)
+        states, self._start_notes = begun or ([], [])
         self.notes: list[str] = list(self._start_notes)
         """Which state the phase continues, and what a restore accepted although it differs."""
         self._table = TableInForce(opened, options.updates)
@@ -101,7 +99,7 @@ class Loader:
         self._log = DeliveryLog.open(opened, options, self.lanes)
         for note in self.notes:
             _log.log(logging.INFO if note is self.notes[0] else logging.WARNING, "begin: %s", note)
-        self._reset({} if start is None else {lane: start.lanes[lane] for lane in self.lanes})
+        self._reset({lane: states[lane] for lane in self.lanes} if states else {})
 
     # Building ---------------------------------------------------------------------------------------------
 
@@ -110,24 +108,23 @@ class Loader:
         opened, recipe, options = self.opened, self.opened.recipe, self.options
         if self._feed is not None:
             self._feed.close()
-        inline = options.executor == "inline"
-        factory = plugins.find("executors", options.executor)
-        workers = factory(opened.prepare(), options.num_workers)
+        workers = plugins.find("executors", options.executor)(opened.prepare(), options.num_workers)
         feed = self._feed = Feed(
             workers, budget_bytes=options.read_ahead_bytes, timeout_s=options.worker_timeout_s
         )
-        self._prefetch = 0 if inline else options.prefetch
+        self._prefetch = 0 if options.executor == "inline" else options.prefetch
+        source = recipe.build_work_source()
         plan = LanePlan(
             num_lanes=recipe.lanes,
             rows_per_step=recipe.rows_per_step,
             seq_len=recipe.packing.seq_len,
             flush_every=opened.flush_every,
-            work_source=self._work_source(),
+            work_source=source if self._watch is None else _Watched(source, self._watch),
             make_packer=opened.packer.make,
             make_stream=self._make_stream,
             feed=feed,
             drops_at=self._table.drops_at,
-            ends=self._ends if recipe.is_finite else None,
+            ends=(lambda lane: [order.end(lane) for order in opened.orders]) if recipe.is_finite else None,
             when_exhausted=recipe.when_exhausted,
         )
         self._lanes = {lane: Lane(plan, lane, len(recipe.datasets), self._table.mixed) for lane in self.lanes}
@@ -141,13 +138,6 @@ class Loader:
             pad_id=recipe.packing.pad_id,
             pin_memory=options.pin_memory,
         )
-
-    def _ends(self, lane: int) -> tuple[int, ...]:
-        return tuple(order.end(lane) for order in self.opened.orders)
-
-    def _work_source(self) -> WorkSource:
-        source = self.opened.recipe.build_work_source()
-        return source if self._watch is None else _Watched(source, self._watch)
 
     def _make_stream(self, dataset: int, lane: int) -> Stream:
         assert self._feed is not None
@@ -220,16 +210,15 @@ class Loader:
         made, self._next = self._next or self._pull(), None
         assert not isinstance(made, bool)
         table = self._table.upto(made.batch.step)
-        if self._log is not None:
-            try:
-                self._log.write(made.batch, self._attempt, table)
-            except BaseException:  # the batch is not delivered, and none after it is
-                assert self._source is not None
-                self._source.close()
-                raise
+        try:
+            self._log.write(made.batch, self._attempt, table)
+        except BaseException:  # the batch is not delivered, and none after it is
+            assert self._source is not None
+            self._source.close()
+            raise
         for row in made.rows:
             self._delivered[row.lane] = row.state
-        if self._log is not None and self._log.wants_snapshot(made.batch.step) and self._inside() is None:
+        if self._log.wants_snapshot(made.batch.step) and self._inside() is None:
             self._log.snapshot(self.state_dict())
         return made.batch
 
@@ -287,11 +276,11 @@ class Loader:
 
         Flat, JSON inside, a few hundred bytes a lane; the union of all ranks' states is the run's state.
         """
-        table = self._table
-        progress = Progress(
-            table=table.delivered, attempt=self._attempt, inside=self._inside(), head=table.head
-        )
-        return write_state(self.opened, progress, self._delivered)
+        table, inside = self._table, self._inside()
+        return write_state(
+            self.opened, self._delivered,
+            table=table.delivered, attempt=self._attempt, inside=inside, head=table.head,
+        )  # fmt: skip
 
     def progress(self) -> RankProgress:
         """Returns how far this rank's lanes have come, after the last delivered batch."""
@@ -364,8 +353,7 @@ class Loader:
         if source is not None:
             with contextlib.suppress(ValueError):  # it runs, if a signal closes; the closed feed ends it
                 source.close()
-        if self._log is not None:
-            self._log.close()
+        self._log.close()
         if self._owns_opened:
             self.opened.close()
 

@@ -122,16 +122,12 @@ class LoaderOptions:
         seconds = self.worker_timeout_s
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             raise ValueError(f"`worker_timeout_s` must be a number of seconds > 0, got {seconds!r}")
-        if self.replay is not None and self.run_folder is not None:
-            _check_other_folder(self.replay, self.run_folder)
+        replay, folder = self.replay, self.run_folder
+        if replay is not None and folder is not None and os.path.realpath(replay) == os.path.realpath(folder):
+            raise ValueError(
+                f"`replay` must be another folder than `run_folder`, got {os.fspath(replay)!r} for both; "
+                "give this run a folder of its own, or none"
+            )
         plugins.find("executors", self.executor)
         for name, least in (("num_workers", 1), ("prefetch", 0), ("spool_bytes", 0), ("read_ahead_bytes", 1)):
             check_whole(f"`{name.removeprefix('num_')}`", getattr(self, name), least)
-
-
-def _check_other_folder(replay: str | os.PathLike[str], run_folder: str | os.PathLike[str]) -> None:
-    if os.path.realpath(replay) == os.path.realpath(run_folder):
-        raise ValueError(
-            f"`replay` must be another folder than `run_folder`, got {os.fspath(replay)!r} for both; "
-            "give this run a folder of its own, or none"
-        )

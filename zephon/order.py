@@ -16,7 +16,7 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,7 +138,7 @@ class Order:
             self.group_lanes,
         )
 
-    def _shuffle_page(self, group: int, epoch: int, page: int) -> _Page:
+    def _shuffle_page(self, group: int, epoch: int, page: int) -> tuple[_Places, Integers]:
         return self._group(group).shuffle_page(epoch, page)
 
     def group(self, lane: int) -> tuple[range, int]:
@@ -180,8 +180,8 @@ class Order:
             place = index[first:last] - epoch * group.num_documents
             starts = group.page_starts(epoch)
             for page, a, b in _equal(np.searchsorted(starts, place, side="right") - 1):
-                shuffled = self._page(group_index, epoch, page)
-                parts.append(shuffled.locate(place[a:b] - starts[page]))
+                places, numbers = self._page(group_index, epoch, page)
+                parts.append(places.address(numbers[place[a:b] - starts[page]]))
         if len(parts) == 1:
             return parts[0]
         return Addresses(np.concatenate([p.chunk for p in parts]), np.concatenate([p.record for p in parts]))
@@ -199,7 +199,7 @@ def _equal(values: Int64) -> Iterator[tuple[int, int, int]]:
 
 
 class _Places:
-    """The documents of some chunks, numbered through."""
+    """The documents of some chunks, numbered through; a page is these and their numbers in shuffled order."""
 
     __slots__ = ("_chunks", "_ends", "_firsts")
 
@@ -214,17 +214,6 @@ class _Places:
         """Returns the addresses of the documents of these numbers."""
         which = np.searchsorted(self._ends, numbers, side="right")
         return Addresses(self._chunks[which], numbers - self._firsts[which])
-
-
-class _Page(NamedTuple):
-    """The documents of some consecutive windows, in shuffled order."""
-
-    places: _Places
-    numbers: Integers
-
-    def locate(self, place: Int64) -> Addresses:
-        """Returns the documents that stand at `place` of the page."""
-        return self.places.address(self.numbers[place])
 
 
 class _FileOrder:
@@ -290,7 +279,7 @@ class _Group:
         self._epochs = ((epoch, order, starts), *self._epochs[:1])  # two: lanes drift over an epoch's end
         return order, starts
 
-    def shuffle_page(self, epoch: int, page: int) -> _Page:
+    def shuffle_page(self, epoch: int, page: int) -> tuple[_Places, Integers]:
         """Returns a page of an epoch."""
         order, _ = self._epoch(epoch)
         first = page * self._page_chunks
@@ -303,7 +292,7 @@ class _Group:
             shuffled = permutation(key("documents", self._key, window), epoch, size)
             np.add(shuffled, start, out=numbers[start : start + size], casting="same_kind")
             start += size
-        return _Page(_Places(members, self._counts), numbers)
+        return _Places(members, self._counts), numbers
 
     def locate_small(self, index: Int64) -> Addresses:
         """Returns the documents S(index) of a group that is one window, many epochs in one call."""

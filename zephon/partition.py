@@ -38,9 +38,8 @@ def split_by(
         parts.append((f"{low}to{high}", f"{least} <= {column} < {end}"))
     parts.append((f"ge{words[-1]}", f"{column} >= {texts[-1]}"))
     if nulls:
-        no_number = (
-            "" if isinstance(found[0], str) else f" or {column} != {column}"
-        )  # NaN is in no other part
+        is_text = isinstance(found[0], str)
+        no_number = "" if is_text else f" or {column} != {column}"  # NaN is in no other part
         parts.append(("null", f"{column} is None{no_number}"))
     chosen = _check_names(where, names, [f"{name}_{suffix}" for suffix, _ in parts])
     return list(zip(chosen, [condition for _, condition in parts], strict=True))

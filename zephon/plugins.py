@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -44,7 +44,7 @@ _log = logging.getLogger("zephon")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginInfo:
-    """One registered plugin, and whether it could be loaded."""
+    """One registered plugin."""
 
     role: str
     name: str
@@ -52,11 +52,6 @@ class PluginInfo:
     version: str
     target: str
     """`module:attribute`, as registered."""
-    loaded: bool = False
-    """False as well where loading was not asked for."""
-    error: str = ""
-    """Why it could not be loaded, in a line."""
-    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +84,12 @@ def find(role: str, name: str) -> Any:
     return outcome.value
 
 
-def installed(role: str | None = None, *, load: bool = False) -> list[PluginInfo]:
+def installed(role: str | None = None) -> list[PluginInfo]:
     """Returns the plugins of `role`, or of all roles, by role, the core's first, then distribution and name.
 
-    What `ZEPHON_PLUGINS` leaves out is not listed. Imports nothing unless `load`; a plugin that cannot be
-    loaded is then listed with its error, and logged as a warning once per process.
+    What `ZEPHON_PLUGINS` leaves out is not listed. Imports nothing.
     """
-    listed = [info for info in _registered(role) if _is_allowed(info)]
-    return [_attempt(info) for info in listed] if load else listed
+    return [info for info in _registered(role) if _is_allowed(info)]
 
 
 def load_all(role: str) -> dict[str, Any]:
@@ -106,11 +99,15 @@ def load_all(role: str) -> dict[str, Any]:
     """
     infos = installed(role)
     names = [info.name for info in infos]
-    return {
-        info.name if names.count(info.name) == 1 else f"{info.distribution}:{info.name}": _load(info).value
-        for info in infos
-        if _attempt(info).loaded
-    }
+    found = {}
+    for info in infos:
+        outcome = _load(info)
+        if outcome.error:
+            _warn_once(info, outcome.error)
+        else:
+            recurs = names.count(info.name) > 1
+            found[f"{info.distribution}:{info.name}" if recurs else info.name] = outcome.value
+    return found
 
 
 def lock_entry(role: str, name: str) -> dict[str, str]:
@@ -163,14 +160,6 @@ def _unknown(role: str, name: str) -> str:
     has_core = any(_is_core(info) for info in _registered(None))
     cure = "" if has_core else f"; {CORE} is not installed here: run `pip install -e .` in its folder"
     return f"no {role} named {name!r}; {hint}known: {known}{cure}"
-
-
-def _attempt(info: PluginInfo) -> PluginInfo:
-    """Returns `info` with the outcome of loading it; a failure is logged."""
-    outcome = _load(info)
-    if outcome.error:
-        _warn_once(info, outcome.error)
-    return replace(info, loaded=not outcome.error, error=outcome.error, traceback=outcome.traceback)
 
 
 @cache

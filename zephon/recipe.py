@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -208,9 +208,7 @@ class Recipe:
                 if value := getattr(dataset, name):
                     config[f"{where}.{name}"] = value
             if held_out is not None:
-                config[f"{where}.holdout.documents"] = held_out.documents
-                config[f"{where}.holdout.seed"] = held_out.seed
-                config[f"{where}.holdout.part"] = held_out.part
+                config |= {f"{where}.holdout.{name}": value for name, value in asdict(held_out).items()}
         return config
 
     def fingerprint(self) -> str:
@@ -278,9 +276,11 @@ class Recipe:
         Packing, schedule, `global_batch_size`, `total_steps`, `flush_every` and `when_exhausted` may be other
         ones, and datasets may be added at the end. Steps count from 0 again. `allow` as at restores.
         """
-        from zephon.continuing import continued, read_start
+        from zephon.continuing import check_start, read_start
 
-        return continued(self, read_start(state, self.base, allow))
+        start = read_start(state, self.base, allow)
+        check_start(self, start)
+        return replace(self, continues=start)
 
     def loader(self, **options: Unpack[LoaderKeywords]) -> Loader:
         """Returns the loader of one rank of a run; it opens the recipe's data and closes it at its end.

@@ -192,13 +192,12 @@ class DeliveryLog:
     log: BatchLog | None
 
     @classmethod
-    def open(cls, opened: Opened, options: LoaderOptions, lanes: range) -> DeliveryLog | None:
-        """Returns what the options ask for, or None."""
+    def open(cls, opened: Opened, options: LoaderOptions, lanes: range) -> DeliveryLog:
+        """Returns what the options ask for."""
         replay = None if options.replay is None else Replay(Path(options.replay), opened, lanes)
         folder = None if options.run_folder is None else Path(options.run_folder)
         ranks = Ranks(dp_rank=options.dp_rank, dp_world_size=options.dp_world_size, lanes=lanes)
-        log = BatchLog.open(opened, folder, ranks)
-        return None if replay is None and log is None else cls(replay, log)
+        return cls(replay, BatchLog.open(opened, folder, ranks))
 
     def write(self, batch: Batch, restores: int, table: ScheduleTable) -> None:
         """Compares and logs a batch; see `BatchLog.write`."""

@@ -59,16 +59,10 @@ _PASSING_NAMES = {
     "ServiceResponseError",
 }
 _DENIED_NAMES = {
-    "ClientAuthenticationError",
-    "CredentialRetrievalError",
-    "DefaultCredentialsError",
-    "GatedRepoError",
-    "NoCredentialsError",
-    "PartialCredentialsError",
-    "RefreshError",
-    "TokenRetrievalError",
+    "ClientAuthenticationError", "CredentialRetrievalError", "DefaultCredentialsError", "GatedRepoError",
+    "NoCredentialsError", "PartialCredentialsError", "RefreshError", "TokenRetrievalError",
     "UnauthorizedSSOTokenError",
-}
+}  # fmt: skip
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -222,16 +216,12 @@ def _pause(subject: str, wait_s: float) -> None:
 
 def _refuse_stopped(subject: str) -> None:
     if any(stop.is_set() for stop in _stops.get()):
-        raise _stopped(subject)
-
-
-def _stopped(subject: str) -> DataError:
-    return DataError.explained(
-        f"{subject} was given up",
-        got="a request to stop",
-        rule="nothing is tried again once a run ends",
-        cure="none is needed",
-    )
+        raise DataError.explained(
+            f"{subject} was given up",
+            got="a request to stop",
+            rule="nothing is tried again once a run ends",
+            cure="none is needed",
+        )
 
 
 def _diagnose(error: Exception) -> str:

@@ -133,7 +133,7 @@ class ScheduleTable:
 
     def at(self, step: int) -> tuple[int, ...]:
         """Returns the shares of `step`, one for each dataset, summing to PARTS."""
-        return self.shares[bisect.bisect_right(self.starts, step) - 1]
+        return self.shares[self.phase(step)]
 
     def phase(self, step: int) -> int:
         """Returns the index k of the entry that holds at `step`."""

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from zephon.cachefiles import replace_file
@@ -150,7 +152,7 @@ def choose(dataset: Dataset, reader: RandomReader, cache: Path, report: Report |
         path = _path(
             cache, [_VERSION, table.kind, dataset.on_error, dataset.where, *file_key(stamped)], ".chosen"
         )
-        found = _read(path)
+        found = _map(path)
         if found is None:
             found = np.concatenate([np.empty(0, np.int64), *_matches_of_file(where, source, table, number)])
             checked = _checked(found)
@@ -215,7 +217,6 @@ def _meeting(where: Where, table: Any, shown: str) -> Int64:
 
 def _column(dataset: Dataset, reader: RandomReader, path: ColumnPath, report: Report | None) -> Any:
     """Returns the values of a column for all documents, in file order, as a chunked array of Arrow."""
-    import pyarrow as pa
 
     from zephon.where_arrow import values_at
 
@@ -249,8 +250,6 @@ def _column(dataset: Dataset, reader: RandomReader, path: ColumnPath, report: Re
 
 def _brought_to(kind: Any, part: Any) -> Any:
     """Returns a part of a column as `kind`; an error of Arrow where its values would change."""
-    import pyarrow as pa
-
     if part.type == kind or pa.types.is_null(part.type) or (_is_number(part.type) and _is_number(kind)):
         return part.cast(kind)
     raise pa.ArrowInvalid("they do not go together")
@@ -258,8 +257,6 @@ def _brought_to(kind: Any, part: Any) -> Any:
 
 def _common(kinds: list[Any]) -> Any:
     """Returns the type that parts of a column are brought to: of numbers one for all, else the first."""
-    import pyarrow as pa
-
     if len(set(kinds)) < 2:
         return kinds[0] if kinds else pa.int64()
     if any(map(pa.types.is_floating, kinds)) and all(map(_is_number, kinds)):
@@ -270,8 +267,6 @@ def _common(kinds: list[Any]) -> Any:
 
 
 def _is_number(kind: Any) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
@@ -286,9 +281,6 @@ def _read_together(reader: RandomReader) -> Sequence[Sequence[int]]:
 
 
 def _sorted(dataset: Dataset, path: ColumnPath, values: Any, *, descending: bool) -> Int64:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if values.null_count == len(values):
         raise _unsortable(dataset, path, "no document that has a value in it")
     if pa.types.is_dictionary(values.type):
@@ -328,21 +320,12 @@ def _checked(numbers: Int64) -> bytes:
     return hashlib.sha256(data).digest() + data
 
 
-def _read(path: Path) -> Int64 | None:
-    """Returns the numbers at `path`, or None where there are none in good order."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    return np.frombuffer(data[32:], np.int64) if hashlib.sha256(data[32:]).digest() == data[:32] else None
-
-
-def _map(path: Path, count: int) -> Int64 | None:
-    """Returns the `count` numbers at `path`, mapped, or None where there are none in good order."""
+def _map(path: Path, count: int | None = None) -> Int64 | None:
+    """Returns the numbers at `path`, mapped, or None where there are none, or not `count`, in good order."""
     try:
         mapped: NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
     except (OSError, ValueError):
         return None
-    if len(mapped) != 32 + 8 * count or hashlib.sha256(mapped[32:].data).digest() != mapped[:32].tobytes():
-        return None
-    return mapped[32:].view(np.int64)
+    fits = count is None or len(mapped) == 32 + 8 * count
+    is_whole = fits and hashlib.sha256(mapped[32:].data).digest() == mapped[:32].tobytes()
+    return mapped[32:].view(np.int64) if is_whole else None

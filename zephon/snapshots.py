@@ -45,8 +45,7 @@ def find_snapshot(folder: Path, num_steps: int, lanes: range | None = None) -> d
     files = read_log_files(folder)
     end = max((file.ranks.lanes.stop for file in files), default=0)
     wanted = {lane_key(lane) for lane in (range(end) if lanes is None else lanes)}
-    found = ((int(match[1]), path) for path in _listed(folder / SNAPSHOTS) if (match := _match_folder(path)))
-    for steps, path in sorted(found, reverse=True):
+    for (steps,), path in reversed(_named(folder / SNAPSHOTS, _FOLDER)):
         if steps <= num_steps:
             state = _merged(path, steps, files)
             if wanted and wanted <= set(state):
@@ -54,19 +53,16 @@ def find_snapshot(folder: Path, num_steps: int, lanes: range | None = None) -> d
     return None
 
 
-def _match_folder(path: Path) -> re.Match[str] | None:
-    return _FOLDER.fullmatch(path.name)
-
-
-def _listed(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
+def _named(folder: Path, pattern: re.Pattern[str]) -> list[tuple[tuple[int, ...], Path]]:
+    """Returns, ascending, the paths in a folder of which the name fits, by the numbers in it."""
+    matches = ((pattern.fullmatch(path.name), path) for path in sorted(folder.glob("*")))
+    return sorted((tuple(map(int, match.groups())), path) for match, path in matches if match)
 
 
 def _merged(folder: Path, steps: int, files: list[LogFile]) -> dict[str, Any]:
     """Returns the union of the states of ranks after one step that no later attempt made again."""
     state: dict[str, Any] = {}
-    matches = ((int(m[2]), int(m[1]), path) for path in _listed(folder) if (m := _NAME.fullmatch(path.name)))
-    for attempt, _, path in sorted(matches):
+    for (_, attempt), path in sorted(_named(folder, _NAME), key=lambda named: named[0][1]):
         again = (file for file in files if file.attempt > attempt and file.first_step < steps)
         stale = {lane_key(lane) for file in again for lane in file.ranks.lanes}
         try:

@@ -243,10 +243,9 @@ class Spool(Remade):
 
     def _damaged(self, chunk: int) -> DataError:
         """Removes a spool file that does not hold what was written, and returns the error that says so."""
-        if self._in_place is not None and self._in_place.view(chunk) is not None:
-            self._views.drop(chunk)
-            return self._changed(chunk, "bytes that are not UTF-8, or too few")
         self._views.drop(chunk)
+        if self._in_place is not None and self._in_place.view(chunk) is not None:
+            return self._changed(chunk, "bytes that are not UTF-8, or too few")
         return remove_damaged(self.name, self.path(chunk))
 
 

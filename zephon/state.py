@@ -33,23 +33,18 @@ def lane_key(lane: int) -> str:
     return f"lane_{lane:05d}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """What a state says of the run besides its lanes; equal on all ranks."""
+def write_state(
+    opened: Opened, lanes: Mapping[int, LaneState], *,
+    table: ScheduleTable, attempt: int, inside: tuple[int, int] | None, head: str = "",
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the flat state of the given lanes; the step is that of the lane with the fewest rows.
 
-    table: ScheduleTable
-    attempt: int
-    """Restores before this one."""
-    inside: tuple[int, int] | None
-    """(dp_world_size, micro_batch_size) where the state is taken inside a step, else None."""
-    head: str = ""
-    """Hash of the newest entry of the log that the table comes from."""
-
-
-def write_state(opened: Opened, progress: Progress, lanes: Mapping[int, LaneState]) -> dict[str, Any]:
-    """Returns the flat state of the given lanes; the step is that of the lane with the fewest rows."""
+    The rest is equal on all ranks: `attempt` counts the restores before this run, `inside` is
+    (dp_world_size, micro_batch_size) where the state is taken inside a step, and `head` the hash of the
+    newest entry of the log that the table comes from.
+    """
     step = min(state.delivered_rows for state in lanes.values()) // opened.recipe.rows_per_step
-    table, configuration = progress.table, opened.recipe.configuration()
+    configuration = opened.recipe.configuration()
     rolling, blocks = table.past(step)
     waiting = table.waiting(step)
     state: dict[str, Any] = {
@@ -62,15 +57,15 @@ def write_state(opened: Opened, progress: Progress, lanes: Mapping[int, LaneStat
                 "steps": step,
                 "past": rolling,
                 "blocks": blocks,
-                "head": progress.head,
-                "attempt": progress.attempt,
+                "head": head,
+                "attempt": attempt,
             }
             | ({"waiting": waiting} if waiting else {})
-            | ({"begun": table.past(step + 1)[0]} if progress.inside is not None else {})
+            | ({"begun": table.past(step + 1)[0]} if inside is not None else {})
         ),
     }
     for lane in sorted(lanes):
-        state[lane_key(lane)] = _dump_lane(lane, lanes[lane], progress.inside).encode()
+        state[lane_key(lane)] = _dump_lane(lane, lanes[lane], inside).encode()
     return state
 
 
@@ -88,14 +83,9 @@ def _dump_lane(lane: int, state: LaneState, inside: tuple[int, int] | None) -> s
         "cursors": state.cursors,
         "counts": [dict(counts) for counts in state.counts],
     }
-    if state.carry:
-        entry["carry"] = state.carry
-    if state.replay_rows:
-        entry["replay_rows"] = state.replay_rows
-    if state.held:
-        entry["held"] = state.held
-    if state.skipped:
-        entry["skipped"] = state.skipped
+    for name in ("carry", "replay_rows", "held", "skipped"):
+        if value := getattr(state, name):
+            entry[name] = value
     if inside is not None:
         entry["inside"] = inside
     return json.dumps(entry, separators=(",", ":"))
@@ -276,8 +266,7 @@ def check_shared(
     locks = (None if saved == found else earlier(), opened.lock)
     notes = check_lock(saved, found, allow, cure, locks)
     known = table.with_datasets(recipe.names[:num_saved], table.begun)
-    begun = shared.steps + _is_inside(state)
-    _check_added(table, num_saved, begun, allow)
+    _check_added(table, num_saved, shared.steps + bool(shared.begun), allow)
     notes += _check_schedule(shared, known, allow)
     return shared, notes + describe_added(table, num_saved)
 
@@ -291,15 +280,6 @@ def check_allowances(allow: Collection[str]) -> None:
 def first_datasets(recipe: Recipe, number: int) -> Recipe:
     """Returns the recipe with only the first `number` of its datasets, to compare configurations by."""
     return recipe if number == len(recipe.datasets) else replace(recipe, datasets=recipe.datasets[:number])
-
-
-def _is_inside(state: Mapping[str, Any]) -> bool:
-    """Returns whether the state was taken inside a step, of which then some rows were made."""
-    entry = next((value for name, value in state.items() if str(name).startswith("lane_")), "{}")
-    try:
-        return "inside" in json.loads(entry)
-    except (ValueError, TypeError):
-        return False  # which is refused where the lane is read
 
 
 def check_together(

@@ -185,7 +185,9 @@ class Stream:
             if self._is_dropped is not None:
                 self._pass_over(block, is_begun=self.cursor.offset > 0)
             if len(block.lengths):
-                self._begin(block)
+                self._use(block)
+                if self.cursor.offset:
+                    self._skip_drawn(int(block.positions[0]), int(block.lengths[0]))
                 return True
             self._trailing = _summed(block.events)
             passed = block.end - self.cursor.position
@@ -214,19 +216,11 @@ class Stream:
         keep_documents(block, ~dropped, block.lengths)
         return True
 
-    def _begin(self, block: Block) -> None:
-        """Makes `block`, which has documents, the one that is drawn from."""
-        self._use(block)
-        if self.cursor.offset:
-            self._skip_drawn(int(block.positions[0]), int(block.lengths[0]))
-
     def _use(self, block: Block) -> None:
+        """Makes `block`, which has documents, the one that is drawn from."""
         self._trailing = [event for event in block.events if event.before >= len(block.lengths)]
-        self._block, self._ends, self._positions = (
-            block,
-            block.lengths.cumsum().tolist(),
-            block.positions.tolist(),
-        )
+        self._block, self._positions = block, block.positions.tolist()
+        self._ends = block.lengths.cumsum().tolist()
         self._document = self._at = 0
 
     def _finish(self) -> None:
@@ -235,9 +229,7 @@ class Stream:
             self._skip_drawn(self.cursor.position, 0)
         if self.cursor == Cursor() and self._end and not self._has_text:
             self._find_text()  # nothing was drawn in all epochs of this lane
-        counts = dict(self.counts)
-        for _, kind, number in self._trailing:
-            counts[kind] = counts.get(kind, 0) + number
+        counts = _added(self.counts, self._trailing)
         self._trailing = []
         self.counts, self.cursor = tuple(sorted(counts.items())), Cursor(self._end)
         self._refuse_bad(counts, ())
@@ -261,9 +253,7 @@ class Stream:
         end = bisect_left(events, last, begin, key=_BEFORE)
         if begin == end:
             return
-        counts = dict(self.counts)
-        for _, kind, number in events[begin:end]:
-            counts[kind] = counts.get(kind, 0) + number
+        counts = _added(self.counts, events[begin:end])
         self.counts = tuple(sorted(counts.items()))
         self._refuse_bad(counts, ())
 
@@ -318,9 +308,14 @@ class Stream:
         )
 
 
+def _added(counts: Counts, events: Iterable[Event]) -> dict[str, int]:
+    """Returns `counts`, by kind, with those of `events`."""
+    found = dict(counts)
+    for _, kind, number in events:
+        found[kind] = found.get(kind, 0) + number
+    return found
+
+
 def _summed(events: Iterable[Event]) -> list[Event]:
     """Returns one event for each kind, ahead of the next document."""
-    numbers: dict[str, int] = {}
-    for event in events:
-        numbers[event.kind] = numbers.get(event.kind, 0) + event.number
-    return [Event(0, kind, number) for kind, number in sorted(numbers.items())]
+    return [Event(0, kind, number) for kind, number in sorted(_added((), events).items())]

@@ -139,7 +139,7 @@ class StreamOrder:
 
         Fewer, namely none, only where a whole epoch has none: then it ends at that epoch's end.
         """
-        found = _Found()
+        found: list[tuple[int, int, int, Int64]] = []
         num_files, left = self._num_files[lane], max_documents
         turn, window, index = split(start)
         begun = turn + (window + index > 0)  # the first file that is read from its start
@@ -149,46 +149,38 @@ class StreamOrder:
             last = min(num_records, index + left)
             if last > index:
                 records = self.permuted(lane, turn, window, num_records)[index:last]
-                found.add((turn << TURN_SHIFT) + (window << INDEX_BITS) + index, file, window, records)
+                found.append(((turn << TURN_SHIFT) + (window << INDEX_BITS) + index, file, window, records))
                 left -= last - index
             if left and num_records < WINDOW_RECORDS:
                 turn, window = turn + 1, 0
                 if left == max_documents and turn % num_files == 0 and turn - begun >= num_files:
-                    return found.located(turn << TURN_SHIFT)
+                    return _located(found, turn << TURN_SHIFT)
             elif left:
                 window += 1
             index = 0
-        return found.located(None)
+        return _located(found, None)
 
     def locate_at(self, lane: int, positions: Int64, window_records: WindowRecords) -> Located:
         """Returns the documents at the given positions, (n,) ascending, n >= 1, without those not there."""
-        found = _Found()
+        found: list[tuple[int, int, int, Int64]] = []
         for position in positions.tolist():
             turn, window, index = split(position)
             file = self.file_at(lane, turn)
             num_records = window_records(file, window)
             if index < num_records:
                 records = self.permuted(lane, turn, window, num_records)[index : index + 1]
-                found.add(position, file, window, records)
-        return found.located(int(positions[-1]) + 1)
+                found.append((position, file, window, records))
+        return _located(found, int(positions[-1]) + 1)
 
 
-class _Found:
-    """Documents that were come upon, window by window."""
+def _located(found: Sequence[tuple[int, int, int, Int64]], end: int | None) -> Located:
+    """Returns documents that were come upon; without `end` they end after the last of them.
 
-    def __init__(self) -> None:
-        self._positions = [np.empty(0, dtype=np.int64)]
-        self._chunks = [np.empty(0, dtype=np.int64)]
-        self._records = [np.empty(0, dtype=np.int64)]
-
-    def add(self, position: int, file: int, window: int, records: Int64) -> None:
-        """Adds `records` of a window, which stand at `position` and those that follow it."""
-        self._positions.append(np.arange(position, position + len(records), dtype=np.int64))
-        self._chunks.append(np.full(len(records), (file << FILE_SHIFT) + window, dtype=np.int64))
-        self._records.append(records)
-
-    def located(self, end: int | None) -> Located:
-        """Returns all that was added; without `end` it ends after the last."""
-        positions = np.concatenate(self._positions)
-        addresses = Addresses(np.concatenate(self._chunks), np.concatenate(self._records))
-        return Located(positions, addresses, int(positions[-1]) + 1 if end is None else end)
+    Each entry is of a window: the position of the first of its documents, file, window and records.
+    """
+    none = np.empty(0, dtype=np.int64)
+    positions = np.concatenate([none, *(np.arange(at, at + len(records)) for at, _, _, records in found)])
+    chunks = [np.full(len(records), (file << FILE_SHIFT) + window) for _, file, window, records in found]
+    records = np.concatenate([none, *(records for _, _, _, records in found)])
+    addresses = Addresses(np.concatenate([none, *chunks]), records)
+    return Located(positions, addresses, int(positions[-1]) + 1 if end is None else end)

@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -126,12 +127,10 @@ def _steps(schedule: Schedule, context: ScheduleContext, who: str) -> list[int]:
 
 def _weights(schedule: Schedule, step: int, context: ScheduleContext, who: str) -> dict[str, float]:
     weights = schedule.weights(step)
-    check_weights_error = ""
     try:
         check_weights(weights, f"{who}, step {step}")
     except ValueError as error:
-        check_weights_error = str(error)
-    assert not check_weights_error, check_weights_error
+        raise AssertionError(str(error)) from None
     given, asked = sorted(map(str, weights)), sorted(context.names)
     assert given == asked, f"{who}: weights({step}) must name {asked}, got {given}"
     return dict(weights)
@@ -287,21 +286,14 @@ def _check_rows(plan: PackerPlan, seq_len: int, blocks: list[_Block]) -> list[li
 
 def _check_same_tokens(fed: Sequence[Piece], given: Sequence[Piece]) -> None:
     """Compares token by token, since a packer may cut a piece."""
-    tokens = [[(d, p, o + i) for d, p, o, n in pieces for i in range(n)] for pieces in (fed, given)]
-    lost, extra = (sorted(a) for a in _differences(*tokens))
+    before, after = (
+        Counter((d, p, o + i) for d, p, o, n in pieces for i in range(n)) for pieces in (fed, given)
+    )
+    lost, extra = sorted(before - after), sorted(after - before)
     assert not lost, f"packer: lost {len(lost)} tokens, first (dataset, document, token) = {lost[0]}"
     assert not extra, (
         f"packer: gave {len(extra)} tokens too often, first (dataset, document, token) = {extra[0]}"
     )
-
-
-def _differences(fed: list[tuple[int, int, int]], given: list[tuple[int, int, int]]) -> tuple[Any, Any]:
-    counts: dict[tuple[int, int, int], int] = {}
-    for token in fed:
-        counts[token] = counts.get(token, 0) + 1
-    for token in given:
-        counts[token] = counts.get(token, 0) - 1
-    return [t for t, n in counts.items() if n > 0], [t for t, n in counts.items() if n < 0]
 
 
 def _check_carry(plan: PackerPlan, seq_len: int, blocks: list[_Block], rows: list[list[Piece]]) -> None:

@@ -133,6 +133,7 @@ def recipe_from_table(table: Mapping[str, Any], base: Path) -> Recipe:
     known = {name: packing[name] for name in PACKING if name in packing}
     options = {name: value for name, value in packing.items() if name not in PACKING}
     whole = {name: table[name] for name in WHOLE if name in table}
+    whole |= {name: _table(table, name) for name in ("work_source", "controller") if name in table}
     recipe = Recipe(
         seed=whole.pop("seed", 0),
         global_batch_size=whole.pop("global_batch_size"),
@@ -143,10 +144,6 @@ def recipe_from_table(table: Mapping[str, Any], base: Path) -> Recipe:
         base=base,
         **whole,
     )
-    if "work_source" in table:
-        recipe = replace(recipe, work_source=_table(table, "work_source"))
-    if "controller" in table:
-        recipe = replace(recipe, controller=_table(table, "controller"))
     return _continued(recipe, table["continue_from"]) if "continue_from" in table else recipe
 
 

@@ -10,13 +10,12 @@ import ast
 import warnings
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from zephon.errors import shorten
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MAX_DEPTH = 50
 """How deep conditions may be nested, so that no walk over one meets Python's own limit."""

@@ -88,12 +88,7 @@ def kind_of(kind: Any) -> str:
     kind = _CAST.get(kind, kind)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return NUMBER
-    if kind in (
-        pa.string(),
-        pa.large_string(),
-        pa.binary(),
-        pa.large_binary(),
-    ):  # not all writers say so
+    if kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):  # not all writers say so
         return TEXT
     if pa.types.is_boolean(kind):
         return TRUTH

@@ -105,3 +105,10 @@ def test_nothing_is_read_where_nothing_shall_be(recipe: Path) -> None:
 )
 def test_wrong_options_are_usage_errors(recipe: Path, options: list[str]) -> None:
     assert run(recipe, *options).exit_code == 2
+
+
+def test_bounds_without_sizes_name_the_option_that_gives_them(recipe: Path) -> None:
+    found = run(recipe, "--cap", "code=1", "--no-estimate")
+    assert found.exit_code == 2
+    words = found.output.replace("\u2502", "").split()
+    assert "--estimates must have the tokens of 'code'" in " ".join(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_two_files_are_joined_by_run_in_the_order_of_the_ratios(tmp_path: Path) 
         (RATIOS, LOSSES.replace("2.4", "nan"), r"run 'a', column 'val' must be a finite number, got 'nan'"),
         (RATIOS, LOSSES.replace("2.4", ""), r"must be a finite number, got ''"),
         (RATIOS.replace("a,0.5", "a,0.6"), LOSSES, r"run 'a': the ratios must sum to 1, got 1.1"),
-        (RATIOS.replace("a,0.5,0.5", "a,-0.5,1.5"), LOSSES, r"ratio of 'web' must be >= 0, got -0.5"),
+        (RATIOS.replace("a,0.5,0.5", "a,-0.5,1.5"), LOSSES, r"'a': 'web' must be >= 0 and finite, got -0.5"),
         ("name,web\n", LOSSES, r"must begin with the line `run,NAME"),
         ("run,web,web\n", LOSSES, r"column 'web' is given twice"),
         ("", LOSSES, r"must begin with the line"),
@@ -96,8 +97,10 @@ def test_a_file_that_is_no_csv_is_named_in_short(tmp_path: Path, content: bytes,
     assert len(str(refused.value)) < 400
 
 
-def test_a_run_that_diverged_is_named() -> None:
+@pytest.mark.parametrize("loss", [1e300, -1e300, np.inf, np.nan])
+def test_a_run_that_diverged_is_named(loss: float) -> None:
     ratios = np.array([[0, 1], [0.5, 0.5], [0.3, 0.7], [1, 0]])
-    losses = np.array([[1.0], [2.0], [1e300], [3.0]])
-    with pytest.raises(ValueError, match=r"losses of run 'c': 'val' must be at most 1e\+06, got 1e\+300"):
+    losses = np.array([[1.0], [2.0], [loss], [3.0]])
+    message = re.escape(f"losses of run 'c': 'val' must be at most 1e+06, got {loss:g}")
+    with pytest.raises(ValueError, match=message):
         Swarm(names=("web", "code"), runs=tuple("abcd"), ratios=ratios, targets=("val",), losses=losses)

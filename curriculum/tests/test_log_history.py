@@ -15,7 +15,7 @@ from tests.helpers import open_small
 from tests.log_cases import propose, recipe, run, verdict
 from zephon import PARTS, ScheduleTable
 from zephon_curriculum.log.amend import Amendment, Blobs, Composed, Layer, begin
-from zephon_curriculum.log.entries import Accepted, Refused
+from zephon_curriculum.log.entries import Accepted, Fork, Refused
 from zephon_curriculum.log.folder import CurriculumLog, log_of
 from zephon_curriculum.log.fork import fork_run
 from zephon_curriculum.log.history import History
@@ -104,6 +104,17 @@ def test_a_fork_names_all_that_does_not_count_in_it(tmp_path: Path) -> None:
     assert fork.composed.table() == OPENED.table
     assert fork.withdrawn == {first.number, both.number, waits.number}
     assert fork.begins() == {}
+
+
+def test_a_fork_of_a_log_on_other_storage_names_it(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}/run"
+    with run(OPENED, f"{url}/curriculum", poll_s=0.0) as ranks:
+        ranks.steps(1)
+        kept = propose(url + "/curriculum", at_step=5, retire=("web",))
+        ranks.steps(1)
+    made = fork_run(url, 9, tmp_path / "fork")
+    assert made.entry.body == Fork(at_step=9, parent=url)
+    assert History.read(log_of(made.folder)).begins() == {kept.number: 5}
 
 
 # Withdrawals ------------------------------------------------------------------------------------------------

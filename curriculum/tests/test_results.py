@@ -146,6 +146,7 @@ def test_names_are_escaped_in_notebooks(results: dict[str, Readable], name: str)
         "td",
     }
     assert not any(count for _, count in tags.seen)
+    assert "<caption></caption>" not in html
     assert name == "exact" or "&lt;b onclick=" in html
     assert html == results[name]._repr_html_()
 

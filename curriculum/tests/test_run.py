@@ -313,6 +313,9 @@ def test_a_command_sent_twice_asks_once_and_says_so(place: Path, call: Call) -> 
     assert len(run.log.read()) == 2
     assert "entry 2: proposed" in call(*ask, "--again")[1]
     assert len(run.log.read()) == 3
+    go(run, 12)
+    shown = call(*ask)[1]
+    assert ("entry 1: accepted" in shown, "first legal step" in shown) == (True, False), shown
 
 
 @pytest.mark.parametrize(
@@ -325,6 +328,7 @@ def test_a_command_sent_twice_asks_once_and_says_so(place: Path, call: Call) -> 
         (("--at-step", "9", "--until", "9", "--retire", "web"), "--until must be > --at-step, got [9, 9)"),
         (("--withdraw", "1"), "entry 1 cannot be withdrawn: it is none that was accepted"),
         (("--retire", "web"), "--at-step is missing"),
+        (("--at-step", "0", "--trainer-step", "--retire", "web"), "--trainer-step steps count from 1, got 0"),
         (("--at-step", "9"), "it asks for nothing"),
     ],
 )
@@ -342,10 +346,14 @@ def test_fork_and_log_say_what_they_did(place: Path, call: Call) -> None:
     go(run, 2)
     run.amend(at_step=9, retire=("web",), reason="x")
     go(run, 1)
+    run.amend(at_step=5, retire=("web",), reason="y")
     code, shown = call("fork", "run", "--at-step", "6", "--into", "fork")
     assert code == 0
+    assert "entries 3 have no verdict and do not count: propose again" in shown
     assert "fork: forked from run at step 6 (a trainer logs it as 7)" in shown
     assert "entries 1 begin there or later and do not count" in shown
+    code, shown = call("fork", "run", "--at-step", "0", "--trainer-step", "--into", "other")
+    assert (code, "steps count from 1, got 0" in shown) == (2, True)
     code, shown = call("log", "fork")
     assert (code, "goes its own way from" in shown, "accepted; withdrawn" in shown) == (0, True, True)
 

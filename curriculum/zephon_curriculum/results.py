@@ -64,8 +64,8 @@ class Shown:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Returns all of it as HTML tables with captions."""
-        tables = (html_table(_plain(table.title), *_cells(table)) for table in self.tables)
+        """Returns all of it as HTML tables; what has a title has it as its caption."""
+        tables = map(_html, self.tables)
         notes = "<br>\n".join(escape(visible_lines(note)) for note in self.notes)
         parts = (f"<p>{escape(visible_lines(self.head))}</p>", *tables, f"<p>{notes}</p>" if notes else "")
         return "\n".join(part for part in parts if part)
@@ -95,19 +95,18 @@ class Readable:
         return self.shown().html()
 
 
-def html_table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def _html(table: Table) -> str:
     """Returns a table of which the first cell of each row is its header."""
+    caption = f"<caption>{escape(_plain(table.title))}</caption>\n" if table.title else ""
+    headers, rows = _cells(table)
     head = "".join(f'<th scope="col">{escape(header)}</th>' for header in headers)
     body = "\n".join(
-        f'<tr><th scope="row">{escape(visible(str(first)))}</th>'
-        + "".join(f"<td>{escape(visible(str(cell)))}</td>" for cell in cells)
+        f'<tr><th scope="row">{escape(visible(first))}</th>'
+        + "".join(f"<td>{escape(visible(cell))}</td>" for cell in cells)
         + "</tr>"
         for first, *cells in rows
     )
-    return (
-        f"<table>\n<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
-        f"<tbody>\n{body}\n</tbody>\n</table>"
-    )
+    return f"<table>\n{caption}<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
 
 def _drawn(table: Table, width: int = PLAIN_WIDTH) -> str:

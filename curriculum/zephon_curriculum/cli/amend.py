@@ -152,6 +152,8 @@ def amend(
 
 
 def _counted(step: int | None, trainer_step: bool) -> int | None:
+    if step == 0 and trainer_step:
+        raise typer.BadParameter("with --trainer-step steps count from 1, got 0")
     return None if step is None else step - trainer_step
 
 
@@ -197,14 +199,14 @@ def send(run: str, draft: Draft, wait_s: float) -> Outcome:
     """Writes a proposal; returns the verdict once the run gave it, or what there is when the time is over."""
     number = write_proposal(log_of(run), draft).number
     deadline = time.monotonic() + wait_s
-    while wait_s:
+    while wait_s or draft.repeats:
         history = History.read(log_of(run))
         if (verdict := history.verdicts.get(number)) is not None:
             is_refused = isinstance(verdict, Refused)
             why = f": {verdict.why}" if isinstance(verdict, Refused) else ""
             return Outcome(number, f"{verdict_on(history, number)}{why}", is_refused)
         if time.monotonic() >= deadline:
-            return Outcome(number, "no verdict yet; it waits for the run", False)
+            return Outcome(number, "no verdict yet; it waits for the run" if wait_s else "", False)
         time.sleep(POLL_S)
     return Outcome(number, "", False)
 
@@ -315,10 +317,11 @@ def draw(draft: Draft, planned: Table | None, outcome: Outcome) -> None:
         write("")
         write_table(planned)
     write("")
-    if draft.first_legal is not None and draft.first_step < draft.first_legal:
+    is_late = draft.first_legal is not None and draft.first_step < draft.first_legal
+    if is_late and draft.repeats is None:
         write(
-            f"the run is past that: it accepts this only if it goes on from an earlier state; else the first "
-            f"legal step is {draft.first_legal}"
+            f"too late where the run is: it accepts this only if it goes on from an earlier state; else the "
+            f"first legal step is {draft.first_legal}"
         )
     if draft.repeats is not None:
         write(f"entry {draft.repeats.number} asks for this in the same words, which counts once; see --again")

@@ -1,6 +1,6 @@
 """`zephon design`: the recipes of a swarm of small runs, to which `zephon fit` fits a mixing law.
 
-Upstream: the shell. Downstream: `zephon_curriculum.designs`.
+Upstream: the shell. Downstream: `zephon_curriculum.laws`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`zephon estimate`: how many tokens the datasets of a recipe have, with intervals, from a small sample.
 
-Upstream: the shell. Downstream: `zephon_curriculum.estimate`. A file that `--out` writes serves the plan.
+Upstream: the shell. Downstream: `zephon_curriculum.estimation`. A file that `--out` writes serves the plan.
 """
 
 from __future__ import annotations

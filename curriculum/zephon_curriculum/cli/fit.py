@@ -1,6 +1,6 @@
 """`zephon fit`: a mixing law of small runs, the mixture that it foretells to be best, and how sure that is.
 
-Upstream: the shell; `zephon design` writes the ratios. Downstream: `zephon_curriculum.laws` and `.optimum`.
+Upstream: the shell; `zephon design` writes the ratios. Downstream: `zephon_curriculum.laws`.
 """
 
 from __future__ import annotations

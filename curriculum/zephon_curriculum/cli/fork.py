@@ -38,6 +38,8 @@ def fork(
     What begins at the step or later does not count there. A run in the new folder goes on from a checkpoint
     of at most that many steps.
     """
+    if trainer_step and at_step == 0:
+        raise typer.BadParameter("with --trainer-step steps count from 1, got 0")
     step = at_step - trainer_step
     made = fork_run(run, step, into, state=state)
     if as_json:

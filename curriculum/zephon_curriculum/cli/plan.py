@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from csv import writer
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -209,11 +208,7 @@ def _write_files(planned: Plan, pictures: Sequence[Path], csv: Path | None) -> l
             mixture_chart(planned, path)
     if csv is None:
         return list(pictures)
-    table = planned.asked_table
-    with csv.open("w", encoding="utf-8", newline="") as stream:
-        lines = writer(stream, lineterminator="\n")
-        lines.writerow(["step", *table.names])
-        lines.writerows([s, *e] for s, e in zip(table.starts, table.shares, strict=True))
+    csv.write_text(planned.to_csv(), encoding="utf-8", newline="")
     return [*pictures, csv]
 
 

@@ -1,6 +1,6 @@
 """The documents of a dataset that may be drawn, and the tokens of some of them, counted as a run counts.
 
-Upstream: an opened recipe and `sampling.py`. Downstream: `estimate.py`. As in a run BOS and EOS count, an
+Upstream: an opened recipe and `sampling.py`. Downstream: `measure.py`. As in a run BOS and EOS count, an
 empty or faulty document has no tokens, `where`, `limit` and `holdout` leave out what they leave out, and the
 packing's `overlong` truncates or drops.
 """

@@ -1,6 +1,6 @@
 """What is known of the lengths of datasets: values with intervals, or with the reason why there is none.
 
-Upstream: `estimate.py` measures them, or a file holds them. Downstream: the plan, previews and the command
+Upstream: `measure.py` measures them, or a file holds them. Downstream: the plan, previews and the command
 line. Everything here is data and arithmetic; nothing is read but the file that is asked for.
 """
 
@@ -50,11 +50,6 @@ class DatasetEstimate:
     note: str = ""
     """What else is to be known of how it was made."""
 
-    @property
-    def exact(self) -> bool:
-        """Returns whether the tokens are known, not estimated."""
-        return self.tokens is not None and self.tokens.exact
-
     def to_json(self) -> dict[str, Any]:
         """Returns the estimate as JSON data."""
         return asdict(self)
@@ -72,7 +67,6 @@ class Estimates(Readable, Mapping[str, DatasetEstimate]):
     """The estimates of the datasets of a recipe, by name, in the recipe's order."""
 
     datasets: tuple[DatasetEstimate, ...]
-    confidence: float = CONFIDENCE
     tokenizer: str = ""
     """Hash of the tokenizer's file and of the ids of probe texts; empty where all are pinned."""
 
@@ -89,7 +83,7 @@ class Estimates(Readable, Mapping[str, DatasetEstimate]):
         """Returns the estimates as JSON data."""
         return {
             "format": FORMAT,
-            "confidence": self.confidence,
+            "confidence": CONFIDENCE,
             "tokenizer": self.tokenizer,
             "datasets": [dataset.to_json() for dataset in self.datasets],
         }
@@ -103,7 +97,6 @@ class Estimates(Readable, Mapping[str, DatasetEstimate]):
         try:
             return cls(
                 datasets=tuple(map(DatasetEstimate.from_json, data["datasets"])),
-                confidence=float(data["confidence"]),
                 tokenizer=str(data["tokenizer"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -137,7 +130,7 @@ class Estimates(Readable, Mapping[str, DatasetEstimate]):
             columns = (one.bytes, one.tokens_per_byte, one.tokens_per_document, one.tokens)
             add_row(table, one.name, documents, *map(_shown, columns), _how(one))
         notes = tuple(f"{one.name}: {note}" for one in self.datasets for note in _notes(one))
-        head = f"tokens of {plural(len(self), 'dataset')}, with {100 * self.confidence:g} % intervals"
+        head = f"tokens of {plural(len(self), 'dataset')}, with {100 * CONFIDENCE:g} % intervals"
         return Shown(head=head, tables=(table,), notes=notes)
 
 

@@ -132,18 +132,18 @@ def rate_spread(sample: Sample, tokens: Float64, slope: float) -> tuple[float, S
     return rate, found and Spread(variance=found.variance / total**2, freedom=found.freedom)
 
 
-def half_width(found: Spread, confidence: float = CONFIDENCE) -> float:
+def half_width(found: Spread) -> float:
     """Returns how far the t interval reaches to each side."""
     if found.variance <= 0:
         return 0.0
     from scipy import stats
 
     law = stats.norm if math.isinf(found.freedom) else stats.t(found.freedom)
-    return float(law.ppf(0.5 + confidence / 2)) * math.sqrt(found.variance)
+    return float(law.ppf(0.5 + CONFIDENCE / 2)) * math.sqrt(found.variance)
 
 
 def bootstrap(
-    sample: Sample, top: Float64, bottom: Float64 | None, *, stream: str, confidence: float = CONFIDENCE
+    sample: Sample, top: Float64, bottom: Float64 | None, *, stream: str
 ) -> tuple[float, float] | None:
     """Returns the bootstrap interval (BCa) of the sum of `top`, or of its ratio to that of `bottom`.
 
@@ -167,7 +167,7 @@ def bootstrap(
         return value, value
     found = stats.bootstrap(
         columns, statistic, n_resamples=RESAMPLES, vectorized=True, paired=True, method="BCa",
-        confidence_level=confidence, rng=generator(stream),
+        confidence_level=CONFIDENCE, rng=generator(stream),
     ).confidence_interval  # fmt: skip
     nearer = math.sqrt(1 - float(sample.inclusion.mean()))
     return max(0.0, value - (value - float(found.low)) * nearer), value + (float(found.high) - value) * nearer

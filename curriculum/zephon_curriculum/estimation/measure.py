@@ -31,7 +31,6 @@ from zephon_curriculum.estimation.estimates import DatasetEstimate, Estimates, w
 from zephon_curriculum.estimation.sampling import SampleDesign
 from zephon_curriculum.estimation.weighing import Pinned, Weigher, from_pinned, from_tables
 from zephon_curriculum.figures import Report, plural, short
-from zephon_curriculum.quantity import CONFIDENCE
 
 CHUNKS = 32
 SAMPLE_BYTES = 2 << 20
@@ -53,7 +52,6 @@ class TokenEstimation:
     has no more."""
     seed: int = 0
     """Another seed, or another name of the dataset, draws another sample."""
-    confidence: float = CONFIDENCE
     bootstrap: bool = False
     """Whether intervals are by the bootstrap over chunks, where it serves, in place of Student's t."""
     pinned: Mapping[str, Pinned] = field(default_factory=dict)
@@ -66,8 +64,6 @@ class TokenEstimation:
         for name, value in (("chunks", self.chunks), ("sample_bytes", self.sample_bytes)):
             if type(value) is not int or value < 1:
                 raise ValueError(f"`{name}` must be a whole number >= 1, got {value!r}")
-        if not 0.5 <= self.confidence < 1:
-            raise ValueError(f"`confidence` must be in [0.5, 1), such as 0.95, got {self.confidence!r}")
         for name, says in self.pinned.items():
             if not isinstance(says, Pinned):
                 raise TypeError(f"`pinned` of {name!r} must be such as Pinned(tokens=1e9), got {says!r}")
@@ -86,7 +82,6 @@ class TokenEstimation:
             )
             return Estimates(
                 datasets=tuple(found),
-                confidence=self.confidence,
                 tokenizer=_digest(opened.lock["tokenizer"]),
             )
 
@@ -145,7 +140,7 @@ class TokenEstimation:
         rule, says = opened.packer.length, self.pinned.get(frame.name)
         held_out = opened.held_out[frame.index] if opened.held_out else None
         return [
-            VERSION, self.seed, self.chunks, self.sample_bytes, self.confidence, self.bootstrap,
+            VERSION, self.seed, self.chunks, self.sample_bytes, self.bootstrap,
             None if says is None else says.values(),
             [frame.name, dataset.text, dataset.tokens, dataset.dtype, dataset.where, dataset.limit],
             [dataset.on_error, dataset.stream, dataset.held_out and dataset.held_out.part],
@@ -171,7 +166,6 @@ class TokenEstimation:
         found = Weigher(
             frame=job.frame,
             counted=counted,
-            confidence=self.confidence,
             bootstrap=job.stream if self.bootstrap else "",
         ).estimate(rate)
         _write(job.path, job.key, found)

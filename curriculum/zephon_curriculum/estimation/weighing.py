@@ -1,6 +1,6 @@
 """From what was counted of a dataset, or is known or said of it, to its estimate.
 
-Upstream: `counting.py` and the user's `Pinned` values. Downstream: `estimate.py`. Where no interval can be
+Upstream: `counting.py` and the user's `Pinned` values. Downstream: `measure.py`. Where no interval can be
 given the estimate says why, and what would help; it never shows one that means nothing.
 """
 
@@ -96,7 +96,6 @@ class Weigher:
 
     frame: Frame
     counted: Counted
-    confidence: float
     bootstrap: str
     """The name of its random numbers; empty: intervals by Student's t."""
 
@@ -155,9 +154,9 @@ class Weigher:
             return Quantity.exactly(value)
         if found is None:
             return Quantity(value=value, reason=self._too_few())
-        half, ends = half_width(found, self.confidence), None
+        half, ends = half_width(found), None
         if self.bootstrap:
-            ends = bootstrap(sample, top, bottom, stream=self.bootstrap, confidence=self.confidence)
+            ends = bootstrap(sample, top, bottom, stream=self.bootstrap)
         low, high = ends or (max(0.0, value - half), value + half)
         freedom = None if math.isinf(found.freedom) else found.freedom
         return Quantity(

@@ -1,6 +1,6 @@
 """The mixture of the lowest loss that a law foretells, how sure it is, and what it gains over a baseline.
 
-Upstream: `laws.py`. Downstream: the weights of a recipe, as whole parts. The runs' noise is drawn anew from
+Upstream: `fit.py`. Downstream: the weights of a recipe, as whole parts. The runs' noise is drawn anew from
 the errors on runs left out, the law fitted again and the optimum sought again: how far it moves is shown.
 """
 

@@ -25,6 +25,10 @@ SUM_TOLERANCE = 1e-3
 """Ratios of a run may miss 1 by so much, as rounded ones do; they are divided by their sum."""
 MAX_LOSS = 1e6
 """No law is fitted to greater losses, nor to those below its opposite."""
+LIMITS = {
+    "ratios": (0.0, np.finfo(np.float64).max, ">= 0 and finite"),
+    "losses": (-MAX_LOSS, MAX_LOSS, f"at most {MAX_LOSS:g}"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -49,22 +53,16 @@ class Swarm(Readable):
                 raise ValueError(
                     f"`{what}` must be (runs, columns) = ({num_runs}, {len(columns)}), got {values.shape}"
                 )
-            if not np.isfinite(values).all():
-                run, column = np.argwhere(~np.isfinite(values))[0].tolist()
+            least, most, rule = LIMITS[what]
+            for run, column in np.argwhere(~((least <= values) & (values <= most)))[:1].tolist():
                 raise ValueError(
-                    f"{what} of run {self.runs[run]!r}: {columns[column]!r} must be a finite number, got "
-                    f"{values[run, column]}; leave out a run that diverged"
+                    f"{what} of run {self.runs[run]!r}: {columns[column]!r} must be {rule}, got "
+                    f"{values[run, column]:g}; mend it, or leave out the run"
                 )
-        if (np.abs(losses) > MAX_LOSS).any():
-            run, column = np.argwhere(np.abs(losses) > MAX_LOSS)[0].tolist()
-            raise ValueError(
-                f"losses of run {self.runs[run]!r}: {self.targets[column]!r} must be at most {MAX_LOSS:g}, "
-                f"got {losses[run, column]:g}; leave out a run that diverged"
-            )
         _refuse_twice(self.runs, "run")
         _refuse_twice(self.names, "dataset")
         _refuse_twice(self.targets, "target")
-        object.__setattr__(self, "ratios", _checked(ratios, self.runs, self.names))
+        object.__setattr__(self, "ratios", _summed(ratios, self.runs))
         object.__setattr__(self, "losses", losses)
         self._refuse_unfit()
 
@@ -167,13 +165,8 @@ def _number(cell: str, where: str) -> float:
     return value
 
 
-def _checked(ratios: Floats, runs: Sequence[str], names: Sequence[str]) -> Floats:
-    """Returns ratios that sum to 1; refuses negative ones, and sums that rounding does not explain."""
-    if (ratios < 0).any():
-        run, column = np.argwhere(ratios < 0)[0].tolist()
-        raise ValueError(
-            f"run {runs[run]!r}: the ratio of {names[column]!r} must be >= 0, got {ratios[run, column]}"
-        )
+def _summed(ratios: Floats, runs: Sequence[str]) -> Floats:
+    """Returns ratios that sum to 1; refuses sums that rounding does not explain."""
     sums = ratios.sum(axis=1)
     off = np.flatnonzero(np.abs(sums - 1) > SUM_TOLERANCE)
     if off.size:

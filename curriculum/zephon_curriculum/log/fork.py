@@ -59,20 +59,15 @@ def fork_run(
     history = History.read(parent)
     before = history.composed.before(at_step)
     found = None if state is None else _checked(find_state(state), before.table(), at_step)
-    if folder.exists() and (there := sorted(os.listdir(folder))):
-        raise StateError.explained(
-            f"the folder {os.fspath(folder)!r} is not empty",
-            got=f"{there[0]} and {len(there) - 1} more in it",
-            rule="a fork is a run folder of its own",
-            cure="give a new folder",
-        )
+    _check_empty(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
         if (path := Path(run) / name).exists():
             shutil.copyfile(path, folder / name)
     log = CurriculumLog(folder / FOLDER)
     parent.copy_to(log, history.entries)
-    body = Fork(at_step=at_step, parent=os.path.abspath(run))
+    origin = os.fspath(run)
+    body = Fork(at_step=at_step, parent=origin if "://" in origin else os.path.abspath(origin))
     written = log.append(body, len(history.entries), history.head)[-1]
     if found is not None:
         write_state_file(found, folder / STATE)
@@ -86,6 +81,16 @@ def fork_run(
         ended=ended,
         state=folder / STATE if found is not None else None,
     )
+
+
+def _check_empty(folder: Path) -> None:
+    if folder.exists() and (there := sorted(os.listdir(folder))):
+        raise StateError.explained(
+            f"the folder {os.fspath(folder)!r} is not empty",
+            got=f"{there[0]} and {len(there) - 1} more in it",
+            rule="a fork is a run folder of its own",
+            cure="give a new folder",
+        )
 
 
 def _checked(state: dict[str, object], table: ScheduleTable, at_step: int) -> dict[str, object]:

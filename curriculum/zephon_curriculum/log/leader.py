@@ -52,7 +52,8 @@ class Leader:
         entries = log.read()
         with log.writing():
             log.probe()
-            self._take(entries or begin_log(log, self._recipe, self._table, lead_steps))
+            entries = entries or begin_log(log, self._recipe, self._table, lead_steps)
+        self._take(entries)
         check_recipe(history, self._recipe)
         self.controller = self._build_controller()
 
@@ -113,7 +114,7 @@ class Leader:
         except (OSError, UnfinishedError) as error:
             if not self._has_failed:
                 _log.warning("the curriculum log cannot be used, tried again at the next step: %s", error)
-            self._has_failed, self._last_poll = True, -self._poll_s  # maybe the failure is only the answer's
+            self._has_failed = True
 
     def _poll(self) -> None:
         """Takes what others wrote; raises where the next file is not whole: nothing can be written then."""
@@ -137,7 +138,9 @@ class Leader:
 
     def _write(self, body: Body) -> None:
         history, self._tried = self._history, body
+        looked, self._last_poll = self._last_poll, -self._poll_s  # with no answer, look at once
         self._take(self._folder.append(body, len(history.entries), history.head, self._refuse_other_run))
+        self._last_poll = looked
 
     def _refuse_other_run(self, entry: Entry) -> None:
         """Refuses an entry of others that only the run itself writes."""

@@ -1,6 +1,6 @@
 """How much of each dataset is drawn by each step: whole numbers, whatever the length of the run.
 
-Upstream: a compiled schedule. Downstream: `plan.py`. Amounts are counted in parts, of which a step has PARTS
+Upstream: a compiled schedule. Downstream: `make.py`. Amounts are counted in parts, of which a step has PARTS
 for its tokens_per_step tokens, so that nothing is rounded before it is shown.
 """
 
@@ -128,15 +128,9 @@ def _cuts(starts: Sequence[int], num_steps: int) -> list[int]:
     cuts.append(num_steps)
     room = max(1, min(RAMP_PARTS, MAX_PHASES // max(1, len(cuts) - 1)))
     split = [a + (b - a) * k // room for a, b in pairwise(cuts) for k in range(room if b - a >= room else 1)
-             if k == 0 or _changes(starts, a, b)]  # fmt: skip
+             if k == 0 or bisect.bisect_right(starts, a) < bisect.bisect_left(starts, b)]  # fmt: skip
     split.append(num_steps)
     while len(split) - 1 > MAX_PHASES:  # many short holds: the shortest joins its neighbour
         shortest = min(range(1, len(split) - 1), key=lambda i: split[i + 1] - split[i - 1])
         del split[shortest]
     return split
-
-
-def _changes(starts: Sequence[int], first: int, stop: int) -> bool:
-    """Returns whether an entry begins inside (first, stop)."""
-    at = bisect.bisect_right(starts, first)
-    return at < len(starts) and starts[at] < stop

@@ -1,6 +1,6 @@
 """When datasets with `max_epochs` end: in the first lane and in the last, by estimate.
 
-Upstream: estimates of lengths and the curve of what is drawn. Downstream: `plan.py`; `exact_ends.py` says the
+Upstream: estimates of lengths and the curve of what is drawn. Downstream: `make.py`; `exact_ends.py` says the
 same exactly where every length is known. A lane has a sample of the documents, so lanes differ by chance: the
 first of many is earlier than the mean, the last later, both by quantiles of the extremes of normal variables.
 """
@@ -27,74 +27,6 @@ def held_rows(num_lanes: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """The documents of one dataset, as far as the lanes' ends ask for them."""
-
-    tokens: Quantity
-    """Of an epoch."""
-    documents: int
-    std_tokens: float
-    """Standard deviation of a document's tokens."""
-
-    @property
-    def mean_tokens(self) -> float:
-        """Returns the tokens of a document on average, those without any included."""
-        return self.tokens.value / self.documents
-
-    @classmethod
-    def of(cls, estimate: DatasetEstimate) -> Lengths | None:
-        """Returns the lengths that an estimate stands for; None of a stream, which has no end."""
-        tokens, documents = estimate.tokens, estimate.documents
-        if tokens is None or not documents or not tokens.value:
-            return None
-        mean = tokens.value / documents
-        cv = _sampled_cv(estimate, documents)
-        return cls(tokens=tokens, documents=documents, std_tokens=cv * mean)
-
-
-def _sampled_cv(estimate: DatasetEstimate, documents: int) -> float:
-    """Returns how much documents differ, from the standard error of their mean; chunks' differences count."""
-    mean, count = estimate.tokens_per_document, estimate.sampled_documents
-    if mean is None or not mean.std_error or not 0 < count < documents or not mean.value:
-        return UNKNOWN_CV
-    return mean.std_error * math.sqrt(count / (1 - count / documents)) / mean.value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How the documents of a dataset are dealt to the lanes, in all epochs."""
-
-    fewest: int
-    """Positions of the lanes that have the fewest."""
-    num_fewest: int
-    most: int
-    num_most: int
-    num_lanes: int
-    group_lanes: int
-    positions: int
-    """Of all lanes."""
-
-
-def shape_of(recipe: Recipe, index: int, documents: int, opened: Opened | None) -> Shape | None:
-    """Returns how the lanes' ends are spread; without opened data, as one group of all lanes."""
-    epochs, lanes = recipe.datasets[index].max_epochs, recipe.lanes
-    if epochs is None:
-        return None
-    if opened is None:
-        ends = [-((lane - epochs * documents) // lanes) for lane in range(lanes)]
-        group_lanes = lanes
-    else:
-        order = opened.orders[index]
-        ends = [order.end(lane) for lane in range(lanes)]
-        group_lanes = len(order.group(0)[0])
-    fewest, most = min(ends), max(ends)
-    return Shape(
-        fewest=fewest, num_fewest=ends.count(fewest), most=most, num_most=ends.count(most), num_lanes=lanes,
-        group_lanes=group_lanes, positions=sum(ends),
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     """The steps in which lanes read the last document of a dataset; None: not in this run."""
 
@@ -112,24 +44,58 @@ class End:
 class EndModel:
     """What the ends of one dataset are computed from."""
 
-    lengths: Lengths
-    shape: Shape
+    tokens: Quantity
+    """Of an epoch."""
+    mean_tokens: float
+    """Of a document, those without any included."""
+    std_tokens: float
+    """Standard deviation of a document's tokens."""
+    ends: tuple[int, ...]
+    """Documents of each lane, in all epochs."""
+    group_lanes: int
+    """Lanes that share one order."""
     seq_len: int
-    earlier_tokens: int = 0
+    earlier_tokens: int
     """Tokens that earlier phases have drawn of it."""
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, index: int, estimate: DatasetEstimate | None, opened: Opened | None
+    ) -> EndModel | None:
+        """Returns the model of a dataset; None where it has no end, or its size is unknown.
+
+        Without opened data the documents are taken to be dealt as one group of all lanes.
+        """
+        epochs, tokens = recipe.datasets[index].max_epochs, size_of(estimate)
+        if epochs is None or tokens is None or estimate is None or not estimate.documents:
+            return None
+        documents, lanes = estimate.documents, range(recipe.lanes)
+        order = None if opened is None else opened.orders[index]
+        mean = tokens.value / documents
+        return cls(
+            tokens=tokens,
+            mean_tokens=mean,
+            std_tokens=_sampled_cv(estimate, documents) * mean,
+            ends=tuple(
+                -((lane - epochs * documents) // len(lanes)) if order is None else order.end(lane)
+                for lane in lanes
+            ),
+            group_lanes=len(lanes) if order is None else len(order.group(0)[0]),
+            seq_len=recipe.packing.seq_len,
+            earlier_tokens=earlier_tokens(recipe, index),
+        )
 
     def lane_tokens(self) -> tuple[Quantity, Quantity]:
         """Returns the tokens of the lane that has the fewest, and of the one that has the most."""
-        lengths, shape = self.lengths, self.shape
-        mean, tokens = lengths.mean_tokens, lengths.tokens
+        mean, tokens, num_lanes = self.mean_tokens, self.tokens, len(self.ends)
         low, high = ((1.0 if e is None else e / tokens.value) for e in (tokens.low, tokens.high))
-        spread = lengths.std_tokens * math.sqrt(1 - 1 / shape.group_lanes)
-        earlier = self.earlier_tokens / shape.num_lanes
+        spread = self.std_tokens * math.sqrt(1 - 1 / self.group_lanes)
+        earlier = self.earlier_tokens / num_lanes
         normal, tail = NormalDist(), (1 - CONFIDENCE) / 4
-        far = normal.inv_cdf(1 - tail / shape.num_lanes)
+        far = normal.inv_cdf(1 - tail / num_lanes)
         found = []
-        for count, num, sign in ((shape.fewest, shape.num_fewest, -1), (shape.most, shape.num_most, 1)):
-            near, middle = (normal.inv_cdf(p ** (1 / num)) for p in (tail, 0.5))
+        for count, sign in ((min(self.ends), -1), (max(self.ends), 1)):
+            near, middle = (normal.inv_cdf(p ** (1 / self.ends.count(count))) for p in (tail, 0.5))
             std = sign * spread * math.sqrt(count)
             order = (far, near) if sign < 0 else (near, far)
             value = count * mean + middle * std
@@ -145,9 +111,9 @@ class EndModel:
     def end(self, curve: Curve, dataset: int, num_steps: int) -> End:
         """Returns when the lanes end; a step of None is after `num_steps`."""
         first, last = self.lane_tokens()
-        piece = min(self.seq_len, self.lengths.mean_tokens + 3 * self.lengths.std_tokens)
-        lanes, has_interval = self.shape.num_lanes, self.lengths.tokens.low is not None
-        there = self.shape.positions * self.lengths.mean_tokens - self.earlier_tokens
+        piece = min(self.seq_len, self.mean_tokens + 3 * self.std_tokens)
+        lanes, has_interval = len(self.ends), self.tokens.low is not None
+        there = sum(self.ends) * self.mean_tokens - self.earlier_tokens
         share = curve.drawn(dataset, num_steps) / max(1, curve.all_drawn(num_steps))
         held = held_rows(lanes) * self.seq_len
         ahead, behind = piece + held * (1 - share), piece + held * share
@@ -163,5 +129,27 @@ class EndModel:
             first=steps(first),
             last=steps(last),
             middle=curve.step_of(dataset, min(there, lanes * (first.value + last.value) / 2), num_steps),
-            after=steps(first, self.lengths.mean_tokens),
+            after=steps(first, self.mean_tokens),
         )
+
+
+def size_of(estimate: DatasetEstimate | None) -> Quantity | None:
+    """Returns the tokens of an epoch; None where unknown, as of a stream, which has no end."""
+    if estimate is None or estimate.tokens is None or not estimate.documents or not estimate.tokens.value:
+        return None
+    return estimate.tokens
+
+
+def earlier_tokens(recipe: Recipe, index: int) -> int:
+    """Returns the tokens that earlier phases have drawn of a dataset."""
+    if recipe.continues is None:
+        return 0
+    return sum(lane.tokens[index] for lane in recipe.continues.lanes if index < len(lane.tokens))
+
+
+def _sampled_cv(estimate: DatasetEstimate, documents: int) -> float:
+    """Returns how much documents differ, from the standard error of their mean; chunks' differences count."""
+    mean, count = estimate.tokens_per_document, estimate.sampled_documents
+    if mean is None or not mean.std_error or not 0 < count < documents or not mean.value:
+        return UNKNOWN_CV
+    return mean.std_error * math.sqrt(count / (1 - count / documents)) / mean.value

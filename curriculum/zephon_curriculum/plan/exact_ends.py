@@ -215,14 +215,12 @@ def _end(opened: Opened, index: int, steps: Int64, drawn: Int64, totals: Int64) 
 
 def _to_read(opened: Opened, readers: Sequence[LengthReader]) -> Mapping[int, Int64]:
     """Returns, for each dataset with `max_epochs`, the tokens that each lane can draw of it, (L,)."""
-    found: dict[int, Int64] = {}
-    for index, dataset in enumerate(opened.recipe.datasets):
-        if dataset.max_epochs is not None:
-            totals = [
-                _lane_tokens(opened, readers[index], index, lane) for lane in range(opened.recipe.lanes)
-            ]
-            found[index] = np.array(totals, dtype=np.int64)
-    return found
+    lanes = range(opened.recipe.lanes)
+    return {
+        index: np.array([_lane_tokens(opened, readers[index], index, lane) for lane in lanes], np.int64)
+        for index, dataset in enumerate(opened.recipe.datasets)
+        if dataset.max_epochs is not None
+    }
 
 
 def _lane_tokens(opened: Opened, reader: LengthReader, index: int, lane: int) -> int:

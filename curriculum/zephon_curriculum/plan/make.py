@@ -18,7 +18,7 @@ from zephon_curriculum.estimation.estimates import DatasetEstimate
 from zephon_curriculum.opening import Named, folder_of, recipe_of, table_of
 from zephon_curriculum.plan.capping import joined, normalised, steps_for_epochs, whole_shares
 from zephon_curriculum.plan.curve import Curve, phases
-from zephon_curriculum.plan.ends import End, EndModel, Lengths, shape_of
+from zephon_curriculum.plan.ends import End, EndModel, earlier_tokens, size_of
 from zephon_curriculum.plan.planned import Plan, PlannedDataset
 from zephon_curriculum.plan.warnings import warn
 from zephon_curriculum.quantity import Quantity
@@ -61,9 +61,8 @@ def plan(
     own = table is None and folder_of(source) is None
     if table is None:
         table = _table(source, recipe, asked)
-    sizes = {name: Lengths.of(estimate) for name, estimate in (estimates or {}).items()}
     data, curve = source if isinstance(source, Opened) else opened, Curve(table, recipe.tokens_per_step)
-    found = _Job(recipe, data, sizes, estimates or {}, curve, asked).run(rate)
+    found = _Job(recipe, data, estimates or {}, curve, asked).run(rate)
     return replace(found, warnings=tuple(warn(found, recipe, estimates or {}, is_own=own)))
 
 
@@ -120,7 +119,6 @@ class _Job:
 
     recipe: Recipe
     opened: Opened | None
-    lengths: Mapping[str, Lengths | None]
     estimates: Sizes
     curve: Curve
     """Of the schedule that is asked for."""
@@ -140,7 +138,10 @@ class _Job:
 
     def _ends(self) -> tuple[dict[int, End], Curve, Quantity | None]:
         """Returns the end of each dataset, the curve with what others take over, and when the run ends."""
-        models = dict(self._models())
+        models = dict[int, EndModel]()
+        for i, name in enumerate(self.recipe.names):
+            if model := EndModel.of(self.recipe, i, self.estimates.get(name), self.opened):
+                models[i] = model
         curve, ends = self.curve, dict[int, End]()
         while models:
             found = {i: model.end(curve, i, self.asked) for i, model in models.items()}
@@ -162,19 +163,6 @@ class _Job:
             curve = Curve(rest, curve.tokens_per_step)
         return ends, curve, None
 
-    def _models(self) -> list[tuple[int, EndModel]]:
-        found = []
-        for index, dataset in enumerate(self.recipe.datasets):
-            lengths = self.lengths.get(dataset.name)
-            shape = shape_of(self.recipe, index, lengths.documents, self.opened) if lengths else None
-            if lengths and shape:
-                seq_len = self.recipe.packing.seq_len
-                earlier = _earlier(self.recipe, index)
-                found.append(
-                    (index, EndModel(lengths=lengths, shape=shape, seq_len=seq_len, earlier_tokens=earlier))
-                )
-        return found
-
     def _dataset(self, index: int, curve: Curve, steps: int, end: End | None) -> PlannedDataset:
         described = self.recipe.datasets[index]
         parts, skipped = curve.drawn(index, steps), curve.skipped(index, steps)
@@ -182,8 +170,7 @@ class _Job:
         dropped = curve.tokens(skipped)
         per_document = estimate.tokens_per_document if estimate is not None else None
         mean = per_document if per_document is not None and per_document.value else None
-        lengths, earlier = self.lengths.get(described.name), _earlier(self.recipe, index)
-        size = None if lengths is None else lengths.tokens
+        size, earlier = size_of(estimate), earlier_tokens(self.recipe, index)
         num_epochs = described.max_epochs
         total = None if size is None or num_epochs is None else size.map(lambda tokens: tokens * num_epochs)
         if total is not None and self.recipe.when_exhausted != "redistribute":  # lanes that have ended pad
@@ -213,19 +200,7 @@ class _Job:
         if packing.kind not in ("wrap", "best_fit") or mean is None:
             return None
         cuts = 1 / seq_len if packing.kind == "wrap" else 0.0  # best_fit cuts only what is longer than a row
-        return mean.map(lambda each: tokens * (1 - _lost(1 / each, cuts)) if each else 0.0)
-
-
-def _lost(ends: float, cuts: float) -> float:
-    """Returns the labels lost of each token, where documents and rows end at these rates."""
-    return min(1.0, ends + cuts * (1 - ends))
-
-
-def _earlier(recipe: Recipe, index: int) -> int:
-    """Returns the tokens that earlier phases have drawn of a dataset."""
-    if recipe.continues is None:
-        return 0
-    return sum(lane.tokens[index] for lane in recipe.continues.lanes if index < len(lane.tokens))
+        return mean.map(lambda each: tokens * max(0.0, (1 - 1 / each) * (1 - cuts)) if each else 0.0)
 
 
 def _without(table: ScheduleTable, dataset: int, step: int) -> ScheduleTable | None:

@@ -7,6 +7,8 @@ carries their interval.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -108,6 +110,15 @@ class Plan(Readable):
         del data["asked_table"]
         data["table"] = {"hash": self.asked_table.hash(), "names": list(self.table.names)}
         return data | {"total_tokens": self.total_tokens, "hours": self.hours, "parts": PARTS}
+
+    def to_csv(self) -> str:
+        """Returns the shares that are asked for, for a schedule of kind `table`; ends are not in them."""
+        table = self.asked_table
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(["step", *table.names])
+        lines.writerows([s, *e] for s, e in zip(table.starts, table.shares, strict=True))
+        return text.getvalue()
 
     def shown(self) -> Shown:
         """Returns the plan as people read it: tables and warnings."""
