@@ -78,6 +78,7 @@ def proposals(draw: st.DrawFn) -> Proposal:
         ({"skip_steps": ("9", "11")}, "at_step: it must be a whole number"),
         ({"at_step": 9, "skip_documents": (("web", "web", 3.7),)}, "a document is"),
         ({"at_step": 9, "skip_documents": (("web", "web", -1),)}, "a document is"),
+        ({"at_step": 9, "skip_documents": (("wob", "web", 1),)}, "documents to skip of 'wob'"),
         ({"at_step": 9, "schedule": table((5,), (HALF, HALF, 0))}, "must ascend from 0"),
         ({"at_step": 9, "schedule": table((0,), (1, 1, 1))}, "must sum to"),
         ({"at_step": 9, "schedule": table((0,), (2 * PARTS, -PARTS, 0))}, "whole numbers >= 0"),

@@ -392,12 +392,16 @@ def test_documents_are_read_from_lines_or_from_what_show_prints(tmp_path: Path) 
         "web web.jsonl 3\n\ncode a b.jsonl 7\n",
         '["web", "web.jsonl", 3]\n{"dataset": "code", "file": "a b.jsonl", "record": 7, "text": "x"}\n',
         json.dumps({"rows": [{"pieces": [dict(zip(fields, d, strict=True)) for d in expected]}]}),
+        "\ufeffweb web.jsonl 3\r\ncode a b.jsonl 7\r\n",  # of a program that begins a file with its mark
     ]
     for text in texts:
-        (tmp_path / "list").write_text(text)
+        (tmp_path / "list").write_text(text, encoding="utf-8")
         assert read_documents(tmp_path / "list") == expected
     (tmp_path / "list").write_text("web web.jsonl\n")
     with pytest.raises(ValueError, match="line 1: a document is"):
+        read_documents(tmp_path / "list")
+    (tmp_path / "list").write_bytes(b"web f\xe9.jsonl 3\n")
+    with pytest.raises(ValueError, match="list: a list of documents is UTF-8"):
         read_documents(tmp_path / "list")
 
 

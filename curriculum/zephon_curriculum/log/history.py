@@ -286,6 +286,11 @@ def check_proposal(history: History, proposal: Proposal, *, is_new: bool = False
                     )
             case Replace():
                 check_schedule(history.composed.blobs.tables[op.schedule], names)
+            case SkipDocuments():
+                documents = history.composed.blobs.documents[op.documents]
+                if unknown := sorted({name for name, _, _ in documents}.difference(names)):
+                    have = ", ".join(map(repr, names))
+                    raise AmendError(f"documents to skip of {unknown[0]!r}: the datasets are {have}")
             case SkipSteps() if not proposal.at_step == op.start < op.stop:
                 raise AmendError(f"skipped steps [a, b) have at_step = a < b, got [{op.start}, {op.stop})")
             case Withdraw() if not (is_new and op.entry in history.pending):

@@ -221,7 +221,10 @@ def _ops(request: Request, blobs: Blobs) -> Iterable[Op]:
 
 def read_documents(path: str | os.PathLike[str]) -> tuple[Document, ...]:
     """Returns the documents of a list: lines `dataset file record`, JSON lines, or `zephon show --json`."""
-    text = Path(path).read_text(encoding="utf-8")
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: a list of documents is UTF-8: {error}") from None
     try:
         data = json.loads(text)
     except ValueError:
