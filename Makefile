@@ -10,7 +10,7 @@ MEMBERS := curriculum plugins/example
 TRAINERS := plugins/torchtitan
 TYPED := zephon curriculum/zephon_curriculum plugins/example/zephon_example \
          plugins/torchtitan/zephon_torchtitan plugins/torchtitan/example
-TESTS := $(wildcard tests curriculum/tests $(MEMBERS:%=%/tests) $(TRAINERS:%=%/tests))
+TESTS := $(wildcard tests $(MEMBERS:%=%/tests) $(TRAINERS:%=%/tests))
 SETUP := pyproject.toml $(MEMBERS:%=%/pyproject.toml) $(TRAINERS:%=%/pyproject.toml) constraints.txt
 
 BIN := .venv/bin

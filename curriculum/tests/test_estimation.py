@@ -321,6 +321,16 @@ def test_datasets_can_be_measured_without_a_recipe(tmp_path: Path) -> None:
         TokenEstimation(cache=tmp_path).measure([dataset])
 
 
+def test_another_tokenizer_of_a_recipe_adds_what_the_recipe_adds(tmp_path: Path) -> None:
+    """A path says nothing of tokens at the ends of documents."""
+    write_tokenizer(tmp_path / "letters")
+    recipe = make_recipe({"web": ["abc", "de"]}, base=tmp_path)
+    elsewhere = write_tokenizer(tmp_path / "elsewhere")
+    found = TokenEstimation(elsewhere, cache=tmp_path).measure(recipe)
+    assert found == TokenEstimation(cache=tmp_path).measure(recipe)
+    assert found["web"].tokens == Quantity.exactly(7)
+
+
 # Shares -----------------------------------------------------------------------------------------------------
 
 

@@ -43,7 +43,7 @@ class TokenEstimation:
     """Measures the tokens of datasets; a pure function of the data, the tokenizer and these fields."""
 
     tokenizer: Tokenize | str | os.PathLike[str] | None = None
-    """In place of a recipe's own; needed for datasets without a recipe."""
+    """In place of a recipe's own, of which a path keeps `bos` and `eos`; needed without a recipe."""
     _: KW_ONLY
     chunks: int = CHUNKS
     """How many chunks of each dataset are opened, at most about."""
@@ -102,13 +102,19 @@ class TokenEstimation:
             if self.tokenizer is not None:
                 raise ValueError("`tokenizer` must be left out for an opened recipe, which has its own")
             return nullcontext(what)
-        own = self.tokenizer
-        tokenize = own if isinstance(own, Tokenize) or own is None else Tokenize(tokenizer=os.fspath(own))
         if isinstance(what, Recipe):
+            tokenize = self._tokenize(what.tokenize)
             recipe = what if tokenize is None else replace(what, tokenize=tokenize)
         else:
-            recipe = _recipe_of((what,) if isinstance(what, Dataset) else tuple(what), tokenize)
+            recipe = _recipe_of((what,) if isinstance(what, Dataset) else tuple(what), self._tokenize(None))
         return closing(open_recipe(recipe, cache=self.cache, backend=self.backend, report=report))
+
+    def _tokenize(self, of_recipe: Tokenize | None) -> Tokenize | None:
+        """Returns the tokenizer that was given here; a path adds what that of the recipe does."""
+        if self.tokenizer is None or isinstance(self.tokenizer, Tokenize):
+            return self.tokenizer
+        path = os.fspath(self.tokenizer)
+        return Tokenize(tokenizer=path) if of_recipe is None else replace(of_recipe, tokenizer=path)
 
     def _check_pinned(self, opened: Opened) -> None:
         names = opened.recipe.names
