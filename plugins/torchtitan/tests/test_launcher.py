@@ -90,3 +90,15 @@ def test_a_wrong_number_of_processes(given: tuple[str, ...]) -> None:
     )
     assert done.returncode == 1
     assert "--processes takes a number of processes >= 1" in done.stderr
+
+
+def test_a_command_without_a_config_says_what_is_missing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "zephon_torchtitan.cpu", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("name a config: --module")

@@ -84,6 +84,13 @@ def test_a_vocabulary_that_is_larger_than_the_models(titan: Titan, tmp_path: Pat
     check_refused(titan.run(2, tmp_path / "dump", "--hf-assets-path", str(large)), "358", "320")
 
 
+def test_a_tokenizer_that_is_not_there(titan: Titan, tmp_path: Path) -> None:
+    recipe = titan.corpus.write(tmp_path / "recipe.toml", tokenize=f'tokenizer = "{titan.corpus.tokenizer}"')
+    missing = str(tmp_path / "none")
+    arguments = ("--dataloader.recipe", str(recipe), "--hf-assets-path", missing)
+    check_refused(titan.run(2, tmp_path / "dump", *arguments), "--hf-assets-path", missing)
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [

@@ -20,6 +20,8 @@ ATTENTION = "zephon_torchtitan.cpu_attention.dense_attention"
 def main() -> None:
     """Trains as `torchrun -m torchtitan.train` does, on CPUs."""
     arguments = sys.argv[1:]
+    if not any(argument.partition("=")[0] == "--module" for argument in arguments):
+        sys.exit("name a config: --module MODULE --config FUNCTION; --help behind them lists its fields")
     if PROCESSES in arguments:
         _start_processes(arguments)
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")

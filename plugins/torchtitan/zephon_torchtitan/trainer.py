@@ -88,6 +88,11 @@ class ZephonTrainer(Trainer):
 
     def _check(self, loading: ZephonDataLoader.Config, ranks: int) -> None:
         assert loading.placed is not None
+        if not os.path.exists(self.config.hf_assets_path):
+            raise ValueError(
+                f"--hf-assets-path must be the folder of the model's tokenizer, and nothing is at "
+                f"{self.config.hf_assets_path!r}; the trainer reads it there, whatever a recipe names"
+            )
         rows = self.config.training.local_batch_size
         if self.config.parallelism.pipeline_parallel_degree > 1:
             rows = self.config.parallelism.pipeline_parallel_microbatch_size

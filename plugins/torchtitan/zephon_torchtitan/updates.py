@@ -182,10 +182,8 @@ def describe(body: Any) -> str:
     if body.kind == "accepted":
         return f"proposal {body.proposal} is accepted at step {body.step}, from step {body.from_step} on"
     if body.kind == "refused":
-        return (
-            f"proposal {body.proposal} is refused at step {body.step}: {body.why}; "
-            f"the first legal step is {body.first_legal}"
-        )
+        legal = "" if body.first_legal is None else f"; the first legal step is {body.first_legal}"
+        return f"proposal {body.proposal} is refused at step {body.step}: {body.why}{legal}"
     if body.kind == "recipe":
         return f"the recipe's schedule replaces the run's from step {body.step} on"
     if body.kind == "decision":
