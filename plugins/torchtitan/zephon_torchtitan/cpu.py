@@ -20,10 +20,9 @@ ATTENTION = "zephon_torchtitan.cpu_attention.dense_attention"
 def main() -> None:
     """Trains as `torchrun -m torchtitan.train` does, on CPUs."""
     arguments = sys.argv[1:]
-    if not any(argument.partition("=")[0] == "--module" for argument in arguments):
-        sys.exit("name a config: --module MODULE --config FUNCTION; --help behind them lists its fields")
     if PROCESSES in arguments:
         _start_processes(arguments)
+    _check_named(arguments)
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     """Compiling the mask builder takes a C++ compiler and half a minute. Can go where a run is long."""
     prepare()
@@ -40,11 +39,17 @@ def _start_processes(arguments: list[str]) -> None:
     if not number.isdecimal() or int(number) < 1:
         sys.exit(f"{PROCESSES} takes a number of processes >= 1, got {number!r}")
     rest = arguments[:place] + arguments[place + 2 :]
+    _check_named(rest)
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", number, "--local_addr", "localhost"]
     launcher += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
     launcher += ["--local_ranks_filter", "0", "--role", "rank", "--tee", "3", "-m", __spec__.name]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.execv(sys.executable, [sys.executable, *launcher, *rest])
+
+
+def _check_named(arguments: list[str]) -> None:
+    if not any(argument.partition("=")[0] == "--module" for argument in arguments):
+        sys.exit("name a config: --module MODULE --config FUNCTION; --help behind them lists its fields")
 
 
 def prepare() -> None:
