@@ -142,6 +142,7 @@ def test_a_batch_is_what_writing_it_down_gives(
     assert batch.tokens.tolist() == expected["tokens"]
     assert (batch.step, batch.lanes.tolist()) == (5, [row.lane for row in rows])
     assert batch.rows.tolist() == [7] * len(rows)
+    assert repr(batch).startswith(f"Batch of step 5: {len(rows)} rows of {seq_len} tokens; ")
 
 
 # By hand ----------------------------------------------------------------------------------------------------

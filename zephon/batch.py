@@ -66,7 +66,7 @@ class _Drawn(NamedTuple):
     cut: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Batch:
     """Rows of one optimizer step, B of them, each S tokens long."""
 
@@ -91,6 +91,12 @@ class Batch:
     """Later arrays by name, (B, ...); part of the digest."""
     pinned: torch.Tensor | None = None
     """The (4, B, S) page-locked tensor of which the four arrays are views."""
+
+    def __repr__(self) -> str:
+        rows, seq_len = self.inputs.shape
+        counts = zip(self.datasets, self.tokens.sum(axis=1).tolist(), strict=True)
+        tokens = ", ".join(f"{name} {count:,}" for name, count in counts)
+        return f"Batch of step {self.step}: {rows} rows of {seq_len:,} tokens; {tokens}"
 
     @property
     def pieces(self) -> Pieces:

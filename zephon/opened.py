@@ -63,7 +63,7 @@ class OpenedDataset:
     """Of each `hf://` entry, the commit at which it is read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Opened:
     """A recipe whose data and tokenizer are open; safe to share between loaders of one process."""
 
@@ -79,6 +79,9 @@ class Opened:
     lock: dict[str, Any]
     held_out: tuple[HeldOutDocuments | None, ...] = ()
     """For each dataset, the documents held out; empty where no dataset is split."""
+
+    def __repr__(self) -> str:
+        return f"Opened: {', '.join(self.recipe.names)}; {self.table!r}; tokenizer {self.tokenizer.path}"
 
     def locate(self, dataset: int, lane: int, positions: NDArray[np.int64]) -> Addresses:
         """Returns the addresses of documents at the given positions of a lane, ascending."""
