@@ -73,6 +73,40 @@ def test_a_good_recipe_passes_and_its_facts_are_those_of_the_data(letters: str, 
     report.raise_if_failed()
 
 
+@pytest.mark.parametrize(("total_steps", "share"), [(1000, 0.75), (None, 0.375)])
+def test_share_and_epochs_are_those_of_the_whole_run(
+    letters: str, tmp_path: Path, total_steps: int | None, share: float
+) -> None:
+    stages = Stages({0: {"web": 1, "code": 0}, 500: {"web": 1, "code": 1}, 1000: {"web": 0, "code": 1}})
+    documents = {"web": ["abcde"] * 40, "code": ["abcdefghi"] * 10}
+    recipe = make_recipe(documents, stages, tokenizer=letters, lanes=2, total_steps=total_steps)
+    web, code = run(recipe, tmp_path).datasets
+    assert (web.share, code.share) == (share, 1 - share)
+    assert web.epochs_per_1000_steps == pytest.approx(1000 * 64 * share / 240)
+    assert code.epochs_per_1000_steps == pytest.approx(1000 * 64 * (1 - share) / 100)
+
+
+@pytest.mark.parametrize(
+    ("controller", "message"),
+    [
+        ({"kind": "threshold"}, "'dataset' is missing"),
+        ({"kind": "exp3", "evry": 7}, "evry"),
+        ({"kind": "nobodys"}, "no controllers named 'nobodys'"),
+        ({"every": 7}, "[controller] must have a `kind`"),
+    ],
+)
+def test_a_controller_that_no_start_could_build_is_a_finding(
+    letters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controller: Any, message: str
+) -> None:
+    monkeypatch.setenv("ZEPHON_PLUGINS", "zephon-curriculum")
+    recipe = make_recipe({"web": words("web", 40, (3,))}, Constant({"web": 1}), tokenizer=letters, lanes=2)
+    good = run(replace(recipe, controller={"kind": "exp3", "every": 7}), tmp_path)
+    assert "controller" not in named(good, ERROR)
+    report = run(replace(recipe, controller=controller), tmp_path)
+    assert message in named(report, ERROR)["controller"]
+    assert not report.ok
+
+
 def test_every_fault_is_its_own_finding_of_one_report(letters: str, tmp_path: Path) -> None:
     (tmp_path / "ref.jsonl").write_text('{"text": "one"}\n{"body": "two"}\n')
     datasets = (
@@ -266,6 +300,17 @@ def test_documents_read_of_a_chunk_stand_for_all_of_it(letters: str, tmp_path: P
     exact = (2000 * 2 + 20 * 200) / 2020  # with EOS
     assert facts.sampled_documents < 0.02 * len(texts)
     assert facts.tokens_per_document == pytest.approx(exact, rel=0.3)
+
+
+def test_files_that_were_not_read_count_by_their_bytes(letters: str, tmp_path: Path) -> None:
+    lengths = [1 + 40 * (number % 7) ** 2 for number in range(400)]
+    for number, length in enumerate(lengths):
+        (tmp_path / f"{number:03}.jsonl").write_text((json.dumps({"text": "a" * length}) + "\n") * 20)
+    recipe = make_recipe(datasets=(Dataset.from_path("web", str(tmp_path)),), tokenizer=letters)
+    [facts] = run(recipe, tmp_path).datasets
+    assert facts.sampled_chunks < 50
+    exact = sum(length + 1 for length in lengths) / len(lengths)  # with EOS
+    assert facts.tokens_per_document == pytest.approx(exact, rel=0.03)
 
 
 @pytest.mark.parametrize(

@@ -479,10 +479,17 @@ def test_show_gives_every_piece_with_its_place_and_text(zephon: Any, place: Path
 def test_show_draws_rows_for_people(zephon: Any) -> None:
     lines = zephon("show", "recipe.toml", "--step", "2", "--lane", "0", "--width", "10").out.splitlines()
     assert lines[0] == "step 2 (a trainer that counts from 1 logs it as 3): 2 rows"
-    assert any(re.fullmatch(r"lane 0, row 4: \d+ pieces, 0 tokens of padding", line) for line in lines)
+    assert "lane 0, row 4: 1 piece, 0 tokens of padding" in lines
     texts = [line.strip() for line in lines if line.startswith("    ")]
     assert max(map(len, texts)) == 10
     assert any(text.endswith("...") for text in texts)
+
+
+def test_show_counts_one_as_one(zephon: Any) -> None:
+    settings = ("--set", "global_batch_size=4", "--set", "packing.seq_len=2")
+    lines = zephon("show", "recipe.toml", "--lane", "0", *settings).out.splitlines()
+    assert lines[0].endswith(": 1 row")
+    assert "lane 0, row 0: 1 piece, 0 tokens of padding" in lines
 
 
 def test_bench_measures_the_recipe(zephon: Any) -> None:

@@ -389,7 +389,7 @@ def test_a_dataset_added_at_the_end_is_a_note() -> None:
     at_once = Stages({0: EVEN | {"books": 0}, 3: EVEN | {"books": 1}})
     assert restored(with_books(at_once), state) == [future, "added: books, from step 3 on"]
     never = Constant(EVEN | {"books": 0})
-    assert restored(with_books(never), state) == ["added: books, never drawn"]
+    assert restored(with_books(never), state) == ["added: books, no share yet"]
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])

@@ -17,6 +17,7 @@ EXPORTED = [
     "Chunks",
     "Column",
     "Constant",
+    "ControllerContext",
     "DataError",
     "DataFile",
     "Dataset",

@@ -226,7 +226,7 @@ def test_the_curriculum(home: Path) -> None:
     assert "dry run: nothing was written" in out("amend")
     assert "accepted" in out("log")
     assert "verified 3 entries" in out("log")
-    assert "do not count" in out("fork")
+    assert "does not count" in out("fork")
     assert "set by entry 1" in out("explain")
     assert out("diff").startswith("equal")
 

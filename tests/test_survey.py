@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from zephon import survey
 from zephon.dataset import Dataset
 from zephon.errors import Fault
 from zephon.readers import open_reader
-from zephon.survey import MAX_VALUES, Seen, Survey, histogram, look, quantiles
+from zephon.survey import MAX_VALUES, Seen, Survey, histogram, look, mean_bytes, quantiles
 
 
 def seen(**fields: object) -> Seen:
@@ -105,3 +107,49 @@ def test_quantiles_are_values_that_are_met() -> None:
     assert quantiles([]) is None
     found = quantiles([1, 2, 3, 10])
     assert found == {"least": 1, "p5": 1, "median": 2, "p95": 3, "greatest": 10}
+
+
+# Tokens of a whole dataset ----------------------------------------------------------------------------------
+
+
+def corpus(folder: Path, kind: str) -> tuple[Dataset, int]:
+    """Returns a dataset whose documents' lengths differ by file and inside each, and its tokens with EOS."""
+    chance, lengths = np.random.default_rng(3), list[int]()
+    folder.mkdir()
+    for number in range(6):
+        of_file = np.minimum(20_000, chance.lognormal(3 + 0.7 * number, 1, 300 >> number)).astype(int) + 1
+        lengths += of_file.tolist()
+        rows = [{"url": "u" * int(chance.integers(20, 300)), "text": "a" * length} for length in of_file]
+        path = folder / f"{number}.{kind}"
+        if kind == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=50, use_dictionary=False)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Dataset.from_path("web", str(folder)), sum(lengths) + len(lengths)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_the_tokens_of_a_dataset_are_estimated_by_its_bytes(
+    kind: str, is_sampled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, exact = corpus(tmp_path / "web", kind)
+    reader = open_reader(dataset, base=tmp_path, cache=tmp_path / "cache", spool_bytes=1 << 30)
+    total = int(reader.chunks().num_documents.sum())
+    if is_sampled:
+        monkeypatch.setattr(survey, "MEASURED_BYTES", 100_000)
+    for seed in range(5):
+        found = Survey("web")
+        for each in look(dataset, reader, seed=seed, num_documents=50, encoder=Letters()):
+            found.add(each)
+        found.mean_bytes = mean_bytes(dataset, reader, seed=seed)
+        assert found.tokens_of(total) == pytest.approx(exact, rel=0.25 if is_sampled else 0.02)
+    reader.close()
+
+
+def test_tokens_are_exact_where_every_document_was_looked_at() -> None:
+    found = Survey("web", mean_bytes=1000.0)
+    assert found.tokens_of(2) is None
+    found.add(seen())
+    found.add(seen(num_tokens=9, num_bytes=8))
+    assert found.tokens_of(2) == 13

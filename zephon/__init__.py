@@ -42,6 +42,7 @@ from zephon.replay import Change, changed_lock
 from zephon.runfolder import last_steps, read_lock, read_log_files
 from zephon.schedule import (
     Constant,
+    ControllerContext,
     Drop,
     Schedule,
     ScheduleContext,
@@ -83,6 +84,7 @@ __all__ = [
     "Chunks",
     "Column",
     "Constant",
+    "ControllerContext",
     "DataError",
     "DataFile",
     "Dataset",

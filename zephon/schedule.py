@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from zephon.errors import check_whole, unknown_field
-from zephon.shares import Weights, check_weights, shares_of
+from zephon.shares import PARTS, Weights, check_weights, shares_of
 
 BLOCK_STEPS = 1024
 """A state holds one hash of the shares for each block of this many steps."""
@@ -50,6 +50,26 @@ class Schedule(Protocol):
     def weights(self, step: int) -> Weights:
         """Returns the weight of every dataset at `step`; only their ratios count."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerContext:
+    """What a controller may know of the run it is built for."""
+
+    names: tuple[str, ...]
+    """The datasets, in order."""
+    base: ScheduleTable
+    """What the recipe's schedule says. A dataset to which it gives nothing at a step should get nothing."""
+    total_steps: int | None
+    """The planned length of the run, where the recipe gives it."""
+    tokens_per_step: int
+    """global_batch_size * seq_len."""
+    seed: int = 0
+    """The recipe's seed: the only source of chance for a controller that needs some."""
+
+    def prior(self, step: int) -> dict[str, int]:
+        """Returns the integer shares of the schedule at `step`, by name."""
+        return dict(zip(self.names, self.base.at(step), strict=True))
 
 
 @runtime_checkable
@@ -134,6 +154,11 @@ class ScheduleTable:
     def at(self, step: int) -> tuple[int, ...]:
         """Returns the shares of `step`, one for each dataset, summing to PARTS."""
         return self.shares[self.phase(step)]
+
+    def shown(self, step: int) -> str:
+        """Returns the shares of `step` as text, such as `web 75.0000%, code 25.0000%`: each part of 2^20."""
+        named = zip(self.names, self.at(step), strict=True)
+        return ", ".join(f"{name} {share / PARTS:.4%}" for name, share in named)
 
     def phase(self, step: int) -> int:
         """Returns the index k of the entry that holds at `step`."""

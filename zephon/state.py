@@ -338,7 +338,7 @@ def known_lock(opened: Opened, number: int) -> dict[str, str]:
 def describe_added(table: ScheduleTable, number: int) -> list[str]:
     """Returns a note on each dataset after the first `number`."""
     firsts = list(zip(table.names, table.first_active(), strict=True))[number:]
-    return [f"added: {n}, {'never drawn' if at is None else f'from step {at} on'}" for n, at in firsts]
+    return [f"added: {n}, {'no share yet' if at is None else f'from step {at} on'}" for n, at in firsts]
 
 
 def _check_added(table: ScheduleTable, number: int, begun: int, allow: Collection[str]) -> None:

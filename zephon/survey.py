@@ -24,6 +24,7 @@ from zephon.holdout import HeldOutDocuments
 from zephon.order import Addresses
 from zephon.prepare import check_ids
 from zephon.readers import RandomReader, Report, TokenReader, is_tokenized
+from zephon.readers.base import TOKEN
 from zephon.selection import values_of
 from zephon.stream_order import FILE_SHIFT, WINDOW_RECORDS
 from zephon.streaming import StreamReader
@@ -35,6 +36,9 @@ MAX_RUN = 16
 """Documents that stand next to each other and are looked at together, at most."""
 MAX_BYTES = 256 << 20
 """What is read in one call at most."""
+MEASURED_CHUNKS = 64
+MEASURED_BYTES = 64 << 20
+"""What is read to know the length of all documents, at most; more chunks than these are sampled."""
 STREAM_FILES = 16
 """Files of a stream of which the first window is looked at."""
 MAX_VALUES = 10_000
@@ -78,6 +82,8 @@ class Survey:
     """By column, how often each value was seen; what is no number, text or truth value counts as its text."""
     num_others: Counter[str] = field(default_factory=Counter)
     """By column, documents whose values came when MAX_VALUES were counted already."""
+    mean_bytes: float | None = None
+    """Of all documents of the dataset, those with a fault included; None where nobody measured it."""
 
     def add(self, seen: Seen) -> None:
         """Counts a document."""
@@ -91,6 +97,19 @@ class Survey:
         self.bytes.append(seen.num_bytes)
         if seen.num_tokens is not None:
             self.tokens.append(seen.num_tokens)
+
+    def tokens_of(self, num_documents: int) -> float | None:
+        """Returns the tokens of so many documents, by estimate; None where no tokens were counted.
+
+        Documents differ more in length than in tokens per byte, so the lengths of all tell more than those of
+        the ones looked at. Exact where these are all.
+        """
+        if not self.tokens:
+            return None
+        num_tokens, num_bytes = sum(self.tokens), sum(self.bytes)
+        if self.mean_bytes is None or not num_bytes or self.num_seen >= num_documents:
+            return num_tokens / self.num_seen * num_documents
+        return num_tokens / num_bytes * self.mean_bytes * num_documents
 
     def _count_value(self, name: str, value: Any) -> None:
         counter = self.columns.setdefault(name, Counter())
@@ -142,6 +161,38 @@ def look(
         if report is not None:
             report(f"look at {dataset.name}", place.done, place.total)
     columns.refuse_unknown()
+
+
+def mean_bytes(dataset: Dataset, reader: RandomReader, *, seed: int) -> float | None:
+    """Returns the mean length of the documents, as `Seen.num_bytes` counts it, by reading whole chunks.
+
+    Exact where MEASURED_CHUNKS and MEASURED_BYTES are enough for all; else the chunks are chosen by the seed
+    and stand for the others by their weights. None of a stream, of which nothing is counted.
+    """
+    if isinstance(reader, StreamReader):
+        return None
+    chunks = reader.chunks()
+    order = permutation(key("survey bytes", seed, dataset.name), 0, len(chunks.num_documents))
+    total, weight, left = 0, 0.0, MEASURED_BYTES
+    for chunk in order[:MEASURED_CHUNKS].tolist():
+        count = int(chunks.num_documents[chunk])
+        lengths = _lengths(reader, chunk, count, max(1, left))
+        total += sum(lengths)
+        weight += float(chunks.num_bytes[chunk]) * len(lengths) / count
+        left -= sum(lengths)
+        if left <= 0:
+            break
+    whole = float(chunks.num_bytes.sum(dtype=np.int64))
+    return total * whole / weight / int(chunks.num_documents.sum(dtype=np.int64)) if weight else None
+
+
+def _lengths(reader: RandomReader, chunk: int, count: int, max_bytes: int) -> list[int]:
+    """Returns the bytes of a chunk's first documents, as many as `max_bytes` have."""
+    chunks, records = np.full(count, chunk, np.int64), np.arange(count, dtype=np.int64)
+    if is_tokenized(reader):
+        found = cast(TokenReader, reader).tokens(chunks, records, max_bytes)
+        return [TOKEN.itemsize * length for length in found.lengths.tolist()]
+    return [len(text.encode()) for text in reader.texts(chunks, records, max_bytes).texts]
 
 
 def _places(counts: NDArray[np.integer[Any]], sample_key: int, wanted: int | None) -> Iterator[_Place]:

@@ -90,9 +90,10 @@ class TableInForce:
         table = fit(found, self._recipe)
         differs = self.mixed.first_difference(table, step)
         if differs is not None:
+            theirs, ours = table.shown(differs), self.mixed.shown(differs)
             raise ZephonError.explained(
                 f"a schedule update at step {step} changes step {differs}",
-                got=f"shares {table.at(differs)} in place of {self.mixed.at(differs)}",
+                got=f"{theirs} in place of {ours}" if theirs != ours else "other steps or documents to skip",
                 rule="the past cannot change: an update may differ from its own step on",
                 cure="propose the change for a later step",
             )

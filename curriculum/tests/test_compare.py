@@ -206,8 +206,9 @@ def test_diff_command(diff: Any) -> None:
     assert code == 1
     assert "mixture: first at step 4 (a trainer that counts from 1 logs it as 5)" in out
     assert "rows: first at step 4" in out
-    assert "log: only b has entry 1 (proposal)" in out
-    assert "tokens planned in 8 common steps:" in out
+    assert "log: only b has entry 1 (proposal): weights web=1, code=9 from step 4 by ann: more code" in out
+    assert "tokens planned in the first 8 steps, those that both runs delivered:" in out
+    assert "1 log entry, mixture" in compare("one", "amended").shown().head
     code, out = diff("one", "other", "--json")
     assert code == 1
     assert json.loads(out)["fields"] == [{"name": "seed", "a": 42, "b": 43}]

@@ -213,3 +213,14 @@ def test_draws_of_skipped_rows_come_before_those_of_the_first_row_after() -> Non
     found = explain(amended, step=2, lane=0)
     assert sum(draw.num_tokens for draw in found.rows[0].draws) == 3 * 16
     assert sum(draw.num_tokens for draw in found.rows[1].draws) == 16
+    row = found.rows[0]
+    dropped = row.num_dropped()
+    assert sum(draw.num_tokens for draw in row.draws[:dropped]) == 2 * 16
+    assert row.begin_of(row.draws[dropped]) == 0
+    assert found.rows[1].num_dropped() == 0
+    data = found.to_json()["rows"][0]["draws"]
+    assert [draw["is_dropped"] for draw in data] == [i < dropped for i in range(len(data))]
+    shown = str(found)
+    assert f"pieces; ahead of them {dropped} draws of rows skipped" in shown
+    assert [i for i in range(len(data)) if f"skipped {i} " in shown] == [*range(dropped)]
+    assert "at least: for so many tokens the dataset stays the one owed most; a document" in shown

@@ -327,9 +327,10 @@ def test_a_recipe_that_changes_the_past_is_refused(tmp_path: Path) -> None:
     edited = with_recipe(OPENED, recipe({**STAGES, 3: {"web": 0, "code": 1, "math": 3}}))
     with (
         run(edited, tmp_path, state, world=2) as ranks,
-        pytest.raises(StateError, match="differs from the run's at step 3"),
+        pytest.raises(StateError, match="differs from the run's at step 3") as refused,
     ):
         ranks.steps(1)
+    assert "web 0.0000%, code 25.0000%, math 75.0000% in place of web " in str(refused.value)
     assert kinds(tmp_path) == ["base"]
 
 

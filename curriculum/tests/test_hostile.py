@@ -72,7 +72,7 @@ def proposals(draw: st.DrawFn) -> Proposal:
     ("given", "says"),
     [
         ({"at_step": 9, "until": 12.5}, "until: it must be a whole number"),
-        ({"at_step": 9, "author": None}, "author: it must be a text"),
+        ({"at_step": 9, "author": 7}, "author: it must be a text"),
         ({"at_step": 9, "reason": None}, "reason: it must be a text"),
         ({"skip_steps": (9, 11.5)}, "stop: it must be a whole number"),
         ({"skip_steps": ("9", "11")}, "at_step: it must be a whole number"),

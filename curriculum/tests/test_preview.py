@@ -198,7 +198,12 @@ def test_a_preview_says_itself_as_html_and_json(wrapped: Opened) -> None:
 
 @pytest.mark.parametrize(
     ("steps", "lanes", "message"),
-    [([], [0], "`steps`"), ([-1], [0], "`steps`"), ([0], [4], r"in \[0, 4\)"), ([0], [], "`lanes`")],
+    [
+        ([], [0], "`steps`"),
+        ([-1], [0], "`steps`"),
+        ([0], [4], "of 0 to 3, the lanes of"),
+        ([0], [], "`lanes`"),
+    ],
 )
 def test_steps_and_lanes_that_no_run_has_are_refused(
     wrapped: Opened, steps: list[int], lanes: list[int], message: str

@@ -168,7 +168,7 @@ def test_explain_command(run: Any) -> None:
     assert err.startswith("makes 6 rows of 1 lane of 4 from a state at step 5")
     assert out.startswith("step 7 (a trainer that counts from 1 logs it as 8), lane 2")
     assert "weights since step 6" in out
-    assert "weights from step 6 until 9 by ann: more code" in out
+    assert "weights web=1, code=9 from step 6 until 9 by ann: more code" in out
     assert "row 15: " in out
     assert "row 14" not in out
     data = json.loads(run("explain", "run", "--step", "7", "--lane", "2", "--json")[1])
@@ -179,7 +179,10 @@ def test_explain_command(run: Any) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("preview", "recipe.toml", "--lane", "4"), "--lane must be in [0, 4)"),
+        (
+            ("preview", "recipe.toml", "--lane", "4"),
+            "--lane must be of 0 to 3, the lanes of the recipe, got 4",
+        ),
         (
             ("preview", "recipe.toml", "--steps", "9999999999999999999999"),
             "--steps must be at most 1,048,576",
@@ -188,7 +191,10 @@ def test_explain_command(run: Any) -> None:
             ("preview", "recipe.toml", "--steps", "5:6", "--state", "late.json"),
             "--state must be of a step at",
         ),
-        (("explain", "recipe.toml", "--lane", "4"), "--lane must be in [0, 4)"),
+        (
+            ("explain", "recipe.toml", "--lane", "4"),
+            "--lane must be of 0 to 3, the lanes of the recipe, got 4",
+        ),
         (("explain", "recipe.toml", "--row", "2"), "--row must be in [0, 2)"),
         (("explain", "recipe.toml", "--step", "99999", *ENDS), "--step must be a step of the run, got 99999"),
         (("explain", "recipe.toml", "--step", "99999", "--alone", *ENDS), "the data of lane 0 alone end"),

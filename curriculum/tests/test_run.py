@@ -32,7 +32,7 @@ from zephon.cli.verify import verify as verify_command
 from zephon_curriculum.cli.amend import amend as amend_command
 from zephon_curriculum.cli.fork import fork as fork_command
 from zephon_curriculum.cli.log import log as log_command
-from zephon_curriculum.log.entries import Accepted, Refused
+from zephon_curriculum.log.entries import Accepted, Proposal, Refused
 from zephon_curriculum.log.propose import Changes, read_documents
 from zephon_curriculum.log.steps import AmendError
 from zephon_curriculum.preview import preview, preview_cost
@@ -73,7 +73,9 @@ def test_a_run_is_amended_measured_and_verified(place: Path) -> None:
     run = begun(place)
     with run.loader(OPTIONS) as loader:
         found = [digest_of(take_steps([loader], 1)[0]) for _ in range(4)]
-        entry = run.amend(at_step=8, weights={"web": 0, "code": 1}, until=11, reason="more code")
+        entry = run.amend(
+            at_step=8, weights={"web": 0, "code": 1}, until=11, reason="more code", author="ann"
+        )
         found += [digest_of(take_steps([loader], 1)[0]) for _ in range(9)]
     again = Run(place / "run")
     assert again.history.verdicts[entry.number] == Accepted(proposal=entry.number, step=4, from_step=8)
@@ -84,6 +86,8 @@ def test_a_run_is_amended_measured_and_verified(place: Path) -> None:
     assert metrics.tokens.sum(axis=1).tolist() == [64] * 6
     assert metrics.tokens[2:5, 0].tolist() == [0, 0, 0]
     np.testing.assert_allclose(metrics.shares().sum(axis=1), 1)
+    assert repr(metrics).startswith("Metrics: 6 steps from step 6 (a trainer that counts from 1")
+    assert repr(entry).endswith("weights web=0, code=1 from step 8 until 11 by ann: more code)")
     verified = again.verify(options=OPTIONS)
     assert (verified.steps, verified.num_rows) == (range(13), 52)
     assert again.verify(range(9, 11), OPTIONS).num_rows == 8
@@ -160,6 +164,21 @@ def test_a_dataset_is_added_at_a_start_and_refused_by_a_run_that_lives(place: Pa
     assert go(again, 2, state)[0] == fresh(again, 12)[10:]
 
 
+@pytest.mark.usefixtures("added")
+def test_a_dataset_is_added_to_a_schedule_that_was_read_from_a_file(place: Path) -> None:
+    """The run folder keeps what the file said: the file does not lie beside the recipe there."""
+    (place / "plan.csv").write_text("step,web,code\n0,3,1\n20,1,1\n")
+    schedule = {"kind": "table", "file": "plan.csv"}
+    run = Run(place / "run", replace(Recipe.from_toml(place / "recipe.toml"), schedule=schedule))
+    _, state = go(run, 3)
+    run.amend(at_step=6, add={"math": {"path": str(place / "data" / "math.jsonl")}}, reason="more math")
+    found, _ = go(run, 5, state)
+    again = Run(place / "run")
+    assert again.recipe.names == ("web", "code", "math")
+    assert found == fresh(again, 8)[3:]
+    assert again.verify(options=OPTIONS).num_rows == 32
+
+
 def test_a_dataset_that_cannot_be_is_refused_at_once(place: Path) -> None:
     run = begun(place)
     go(run, 1)
@@ -184,6 +203,7 @@ def test_a_fork_goes_its_own_way_and_its_chain_is_the_parents(place: Path) -> No
     write_state_file(state, place / "state.json")
     made = run.fork(9, place / "fork", state=place / "state.json")
     assert made.dropped == (dropped.number,)
+    assert f"go on from {made.folder / 'state.json'} with" in str(made)
     fork = Run(place / "fork")
     entries = fork.log.read()
     assert entries[:-1] == run.log.read()
@@ -246,7 +266,7 @@ def test_amend_shows_what_it_would_do_and_writes_a_proposal(place: Path, call: C
     assert code == 0
     assert "dry run: nothing was written" in shown
     assert "8:20   web      75.00%  60.00%" in shown
-    assert "the weights hide 1 later changes of the schedule, first at step 20" in shown
+    assert "the weights hide 1 later change of the schedule, first at step 20" in shown
     assert "code           37.50%  36.99%" in shown  # of the whole run
     assert len(run.log.read()) == 1
     assert call(*ask, "--wait", "0.1") == (
@@ -262,6 +282,53 @@ def test_amend_shows_what_it_would_do_and_writes_a_proposal(place: Path, call: C
     assert code == 0
     assert "weights web=6, code=4 ann try accepted" in " ".join(shown.split())
     assert f"verified 3 entries, head {run.history.head[:12]}" in shown
+
+
+def test_another_schedule_reads_its_files_from_beside_its_own(place: Path, call: Call) -> None:
+    run = begun(place)
+    go(run, 1)
+    (place / "more").mkdir()
+    (place / "more" / "schedule.toml").write_text('[schedule]\nkind = "table"\nfile = "x.csv"\n')
+    for folder, weights in (("more", "1,3"), ("run", "1,1")):
+        (place / folder / "x.csv").write_text(f"step,web,code\n0,{weights}\n")
+    ask = ("amend", "run", "--at-step", "9", "--schedule", "more/schedule.toml", "--reason", "x")
+    code, shown = call(*ask, "--json")
+    assert code == 0, shown
+    assert json.loads(shown)["shares"][0]["after"] == {"web": 0.25, "code": 0.75}
+
+
+def test_a_proposal_has_the_name_of_the_user_where_no_other_is_given(
+    place: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "ann")
+    run = begun(place)
+    go(run, 1)
+    assert call("amend", "run", "--at-step", "9", "--retire", "web", "--reason", "x")[0] == 0
+    run.amend(at_step=12, retire=("web",), reason="x")
+    run.amend(at_step=15, retire=("web",), reason="x", author="")
+    bodies = [entry.body for entry in run.history.entries]
+    assert [body.author for body in bodies if isinstance(body, Proposal)] == ["ann", "ann", ""]
+
+
+def test_a_withdrawal_of_what_has_begun_names_no_legal_step(place: Path, call: Call) -> None:
+    run = begun(place)
+    _, early = go(run, 3)
+    gone = run.amend(at_step=6, retire=("web",), reason="x")
+    _, late = go(run, 9, early)
+    ask = ("amend", "run", "--withdraw", str(gone.number), "--reason", "back")
+    says = (
+        "entry 1 begins at step 6, and at step 12 rows of steps up to 14 may be mixed; only what has not "
+        "begun can be withdrawn: go on from a state of at most 3 steps, or amend against it"
+    )
+    code, shown = call(*ask)
+    assert (code, says in shown, "first legal" in shown) == (0, True, False), shown
+    go(run, 1, late)
+    refused = run.history.verdicts[3]
+    assert refused == Refused(proposal=3, step=12, why=says, first_legal=None)
+    assert [e["verdict"] for e in json.loads(call("log", "run", "--json")[1])["entries"]][3] == "refused"
+    assert call(*ask)[0] == 0
+    go(run, 1, early)
+    assert run.history.verdicts[5] == Accepted(proposal=5, step=3, from_step=6)
 
 
 def test_amend_counts_as_the_trainer_does_where_asked(place: Path, call: Call) -> None:
@@ -316,6 +383,8 @@ def test_a_command_sent_twice_asks_once_and_says_so(place: Path, call: Call) -> 
     go(run, 12)
     shown = call(*ask)[1]
     assert ("entry 1: accepted" in shown, "first legal step" in shown) == (True, False), shown
+    assert "in the same words" in shown.splitlines()[1]
+    assert "dataset" not in shown  # no table of what does not change
 
 
 @pytest.mark.parametrize(
@@ -329,7 +398,7 @@ def test_a_command_sent_twice_asks_once_and_says_so(place: Path, call: Call) -> 
         (("--withdraw", "1"), "entry 1 cannot be withdrawn: it is none that was accepted"),
         (("--retire", "web"), "--at-step is missing"),
         (("--at-step", "0", "--trainer-step", "--retire", "web"), "--trainer-step steps count from 1, got 0"),
-        (("--at-step", "9"), "it asks for nothing"),
+        (("--at-step", "9"), "it asks for nothing; say what is to change: weights, scale"),
     ],
 )
 def test_amend_refuses_what_the_log_as_it_is_leaves_no_room_for(
@@ -349,9 +418,10 @@ def test_fork_and_log_say_what_they_did(place: Path, call: Call) -> None:
     run.amend(at_step=5, retire=("web",), reason="y")
     code, shown = call("fork", "run", "--at-step", "6", "--into", "fork")
     assert code == 0
-    assert "entries 3 have no verdict and do not count: propose again" in shown
-    assert "fork: forked from run at step 6 (a trainer logs it as 7)" in shown
-    assert "entries 1 begin there or later and do not count" in shown
+    assert "entry 3 has no verdict and does not count: propose again" in shown
+    assert f"fork: forked from {place / 'run'} at step 6 (a trainer logs it as 7)" in shown
+    assert "entry 1 begins there or later and does not count" in shown
+    assert "next: go on from a checkpoint of at most 6 steps with `run_folder` fork" in shown
     code, shown = call("fork", "run", "--at-step", "0", "--trainer-step", "--into", "other")
     assert (code, "steps count from 1, got 0" in shown) == (2, True)
     code, shown = call("log", "fork")
@@ -503,4 +573,4 @@ def test_what_no_table_of_shares_shows_is_said(place: Path, call: Call) -> None:
 def test_keywords_of_a_loader_are_those_of_a_recipe(place: Path) -> None:
     with begun(place).loader(executor="inline", backend="tokenizers") as loader:
         assert next(loader).step == 0
-    assert repr(begun(place).history).startswith("History(1 entries, 0 to decide, head ")
+    assert repr(begun(place).history).startswith("History(1 entry, 0 to decide, head ")

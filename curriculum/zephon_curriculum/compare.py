@@ -93,7 +93,9 @@ class Comparison(Readable):
     """Whether both have a lock."""
     mixture: MixtureDifference | None
     num_steps: int
-    """The common steps, of which tokens are planned in `tokens`."""
+    """The steps [0, num_steps) of both, of which tokens are planned in `tokens`."""
+    whose_steps: str
+    """Which these are: `those that both runs delivered`, for instance."""
     tokens: dict[str, tuple[float, float]]
     """Tokens planned of each dataset by a and b."""
     num_rows: int | None
@@ -140,7 +142,7 @@ def compare(a: Named, b: Named, *, steps: int | None = None, how: Opening = PLAI
     ours, theirs = sides
     logged = _compare_rows(ours, theirs)
     names = tuple(dict.fromkeys(ours.recipe.names + theirs.recipe.names))
-    num_steps = min(_num_steps(sides) if steps is None else steps, LAST)
+    num_steps, whose_steps = _steps_to_plan(sides) if steps is None else (min(steps, LAST), "as asked for")
     locks = [None if side.folder is None else read_lock(side.folder) for side in sides]
     return Comparison(
         fields=_fields(_configuration(ours.recipe), _configuration(theirs.recipe)),
@@ -149,6 +151,7 @@ def compare(a: Named, b: Named, *, steps: int | None = None, how: Opening = PLAI
         is_locked=None not in locks,
         mixture=_compare_mixtures(ours.table, theirs.table, names),
         num_steps=num_steps,
+        whose_steps=whose_steps,
         tokens=_planned(sides, names, num_steps),
         num_rows=None if logged is None else logged[0],
         first_row=None if logged is None else logged[1],
@@ -209,11 +212,13 @@ def _changed(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> tuple[
 # Mixture ----------------------------------------------------------------------------------------------------
 
 
-def _num_steps(sides: Sequence[_Side]) -> int:
+def _steps_to_plan(sides: Sequence[_Side]) -> tuple[int, str]:
+    """Returns the number of steps that both have, as far as that is known, and in words which these are."""
     known = [s.recipe.total_steps if s.logged is None else s.logged.end_step for s in sides]
     if found := [steps for steps in known if steps is not None]:
-        return min(found)
-    return 1 + max(side.table.starts[-1] for side in sides)
+        are_runs = all(side.logged is not None for side in sides)
+        return min(*found, LAST), f"those that both {'runs delivered' if are_runs else 'have'}"
+    return min(1 + max(side.table.starts[-1] for side in sides), LAST), "up to the last change of the mixture"
 
 
 def _columns(table: ScheduleTable, names: tuple[str, ...]) -> Int64:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from zephon.cli.common import add_row, cut, new_table
 from zephon_curriculum.figures import named_step, plural
+from zephon_curriculum.log.entries import read_body, summary
 from zephon_curriculum.results import Shown
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ def shown_comparison(found: Comparison) -> Shown:
 
 def tokens_of(found: Comparison) -> Table:
     """Returns the tokens planned of each dataset."""
+    steps = f"the first {plural(found.num_steps, 'step')}"
     table = new_table(
-        "dataset", "#a", "#b", "#b - a", title=f"tokens planned in {found.num_steps:,} common steps:"
+        "dataset", "#a", "#b", "#b - a", title=f"tokens planned in {steps}, {found.whose_steps}:"
     )
     for name, (a, b) in found.tokens.items():
         add_row(table, name, f"{a:,.0f}", f"{b:,.0f}", f"{b - a:+,.0f}")
@@ -57,8 +59,8 @@ def describe(found: Comparison) -> Iterator[str]:
         if mixture.a == mixture.b:
             yield "  skipped steps or dropped documents differ there"
     for entry in found.entries[:MAX_ENTRIES]:
-        said = {name: value for name, value in entry.body.items() if name not in ("kind", "inputs")}
-        yield f"log: only {entry.run} has entry {entry.number} ({entry.body['kind']}): {_shown(said)}"
+        said = cut(summary(read_body(entry.body)), WIDTH)
+        yield f"log: only {entry.run} has entry {entry.number} ({entry.body['kind']}): {said}"
     if len(found.entries) > MAX_ENTRIES:
         yield f"log: and {len(found.entries) - MAX_ENTRIES} more entries that only one has"
     if found.num_rows is not None:

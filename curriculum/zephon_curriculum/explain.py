@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -64,6 +65,11 @@ class ExplainedRow:
     drawn_for: tuple[int | None, ...]
     """For each piece, the number of the row that was being filled when it was drawn: that of this row but
     where the packer keeps a pool. None: before the state that the rows were made from."""
+
+    def num_dropped(self) -> int:
+        """Returns how many draws, the first, were for rows of skipped steps; of a packer without a pool."""
+        pairs = enumerate(pairwise(self.draws), 1)  # a row begins where the last one did not leave the room
+        return max((i for i, (a, b) in pairs if b.rest != a.rest - a.num_tokens), default=0)
 
     def begin_of(self, draw: Draw) -> int:
         """Returns the first token in the row that was drawn by `draw`, where the packer keeps no pool."""
@@ -124,8 +130,8 @@ class Explanation(Readable):
                 "shares": self._by_name(draw.shares),
                 "credits_in_tokens": self._by_name(draw.credits),
             }
-            | ({} if self.pool else {"begin": found.begin_of(draw)})
-            for draw in found.draws
+            | ({} if self.pool else {"begin": found.begin_of(draw), "is_dropped": i < found.num_dropped()})
+            for i, draw in enumerate(found.draws)
         ]
         pieces = [
             piece_json(piece, text) | {"drawn_for_row": row}

@@ -50,7 +50,8 @@ def percent(part: Fraction) -> str:
 
 def plural(number: int, noun: str) -> str:
     """Returns a number with its noun."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    more = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else more}"
 
 
 def named_step(step: int) -> str:

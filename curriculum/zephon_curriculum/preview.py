@@ -246,8 +246,12 @@ def wanted_of(recipe: Recipe, steps: Iterable[int], lanes: Iterable[int] | None,
             "`zephon plan` and preview_estimated tell of a whole run"
         )
     chosen = sorted(set(range(recipe.lanes) if lanes is None else lanes))
-    if not chosen or chosen[0] < 0 or chosen[-1] >= recipe.lanes:
-        raise ValueError(f"`lanes` must be in [0, {recipe.lanes}), at least one, got {chosen[:8]}")
+    if not chosen:
+        raise ValueError("`lanes` must name at least one lane, got none; leave it out for all")
+    if wrong := [lane for lane in chosen if not 0 <= lane < recipe.lanes]:
+        raise ValueError(
+            f"`lanes` must be of 0 to {recipe.lanes - 1}, the lanes of the recipe, got {wrong[0]}"
+        )
     return Wanted(steps=tuple(numbers), lanes=tuple(chosen), check_end=check_end)
 
 

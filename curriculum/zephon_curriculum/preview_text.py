@@ -13,7 +13,7 @@ from rich.table import Table
 from zephon import PARTS, DescribedRow
 from zephon.cli.common import add_row, cut, new_table
 from zephon_curriculum.figures import named_step, plural
-from zephon_curriculum.log.entries import Decision, Entry, Proposal, RecipeChange
+from zephon_curriculum.log.entries import Base, Entry, summary
 from zephon_curriculum.results import Shown
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ def shown_explanation(found: Explanation, width: int, *, with_rows: bool = True)
     for row in found.rows if with_rows else ():
         tables += [draws_of(found, row), _pieces(row.row, row.texts, width, row.drawn_for)]
     notes = [f"weights since step {found.in_force_since}"]
-    notes += [f"set by {describe_entry(entry)}" for entry in found.entries]
+    drawn = "the pool takes one document a draw" if found.pool else "a document that is begun may take more"
+    notes += [f"set by {_described(entry)}" for entry in found.entries]
+    notes.append(f"at least: for so many tokens the dataset stays the one owed most; {drawn}")
     if found.work_source != "mixture":
         notes.append(f"the work source is {found.work_source}, which may choose by other rules")
     return Shown(head=head, tables=[*tables, weights], notes=[*notes, *found.notes])
@@ -111,6 +113,10 @@ def draws_of(found: Explanation, row: ExplainedRow) -> Table:
     """Returns the draws made while a row was filled, with what was owed ahead of each."""
     drawn = {draw.dataset for draw in row.draws}
     shown = [i for i, name in enumerate(found.names) if len(found.names) <= WIDE or name in drawn]
+    num_dropped = 0 if found.pool else row.num_dropped()
+    title = f"row {row.row.row}: {plural(len(row.draws) - num_dropped, 'draw')}, "
+    title += plural(len(row.row.pieces), "piece")
+    title += f"; ahead of them {plural(num_dropped, 'draw')} of rows skipped" if num_dropped else ""
     table = new_table(
         "#draw",
         "drawn from",
@@ -118,27 +124,18 @@ def draws_of(found: Explanation, row: ExplainedRow) -> Table:
         "#at least",
         "#drawn",
         *(f"#{found.names[i]} owed" for i in shown),
-        title=f"row {row.row.row}: {plural(len(row.draws), 'draw')}, {plural(len(row.row.pieces), 'piece')}",
+        title=title,
     )
     for number, draw in enumerate(row.draws):
         owed = draw.owed_tokens()
         cells = (f"{owed[i]:,.1f}" if draw.shares[i] else "no share" for i in shown)
         at = draw.rest if found.pool else row.begin_of(draw)
-        add_row(table, number, draw.dataset, f"{at:,}", f"{draw.at_least:,}", f"{draw.num_tokens:,}", *cells)
+        name = f"skipped {number}" if number < num_dropped else number
+        add_row(table, name, draw.dataset, f"{at:,}", f"{draw.at_least:,}", f"{draw.num_tokens:,}", *cells)
     return table
 
 
-def describe_entry(entry: Entry) -> str:
+def _described(entry: Entry) -> str:
     """Returns in a line what an entry of the log is, who asked for it and why."""
-    body = entry.body
-    line = f"entry {entry.number} ({body.kind}, {entry.hash[:12]})"
-    if isinstance(body, Proposal):
-        asked = ", ".join(op.kind for op in body.ops)
-        until = "" if body.until is None else f" until {body.until}"
-        by = f" by {body.author}" if body.author else ""
-        return f"{line}: {asked} from step {body.at_step}{until}{by}: {body.reason}"
-    if isinstance(body, Decision):
-        return f"{line}: the controller {body.controller} from step {body.from_step} on"
-    if isinstance(body, RecipeChange):
-        return f"{line}: the schedule of the recipe from step {body.step} on"
-    return f"{line}: the schedule of the recipe"
+    said = "the schedule of the recipe" if isinstance(entry.body, Base) else summary(entry.body)
+    return f"entry {entry.number} ({entry.body.kind}, {entry.hash[:12]}): {said}"

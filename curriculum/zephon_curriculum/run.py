@@ -28,6 +28,8 @@ from zephon import (
     read_lock,
     read_log_files,
 )
+from zephon.cli.common import add_row, new_table
+from zephon_curriculum.figures import named_step, plural
 from zephon_curriculum.log.added import recipe_of_run
 from zephon_curriculum.log.entries import Entry
 from zephon_curriculum.log.folder import FOLDER, CurriculumLog, log_of
@@ -42,14 +44,15 @@ from zephon_curriculum.log.propose import (
     newest_step,
     write_proposal,
 )
+from zephon_curriculum.results import Readable, Shown
 
 RECIPE = "recipe.toml"
 _log = logging.getLogger("zephon")
 ALL_STEPS = range(1 << 62)
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
+@dataclass(frozen=True, slots=True, repr=False)
+class Metrics(Readable):
     """Tokens drawn in the steps that count, as the batch logs have them."""
 
     names: tuple[str, ...]
@@ -60,6 +63,15 @@ class Metrics:
         """Returns the realised shares of each step."""  # (num_steps, num_datasets)
         found: NDArray[np.float64] = self.tokens / np.maximum(1, self.tokens.sum(axis=1, keepdims=True))
         return found
+
+    def shown(self) -> Shown:
+        """Returns the tokens and the share of each dataset, of all steps."""
+        totals = self.tokens.sum(axis=0).tolist()
+        table = new_table("dataset", "#tokens", "#share", title="tokens drawn in all of them:")
+        for name, tokens in zip(self.names, totals, strict=True):
+            add_row(table, name, f"{tokens:,}", f"{tokens / max(1, sum(totals)):.2%}")
+        first = f" from {named_step(int(self.steps[0]))} on" if len(self.steps) else ""
+        return Shown(head=f"{plural(len(self.steps), 'step')}{first}", tables=[table])
 
 
 @dataclass(frozen=True, slots=True)

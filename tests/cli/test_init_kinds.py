@@ -119,6 +119,64 @@ def test_the_splits_of_a_saved_dataset_are_taken_for_what_they_are(place: Path) 
     assert (Path(other["path"]).name, other["why"].startswith("a split for evaluation")) == ("test", True)
 
 
+def write_run(folder: Path) -> None:
+    """Writes a run folder as far as it is told by."""
+    (folder / "batches").mkdir(parents=True)
+    for name in ("recipe.toml", "lock.json"):
+        (folder / name).write_text("{}")
+    (folder / "batches" / "0.jsonl").write_text('{"schedule": "abc"}\n')
+
+
+def test_run_folders_are_left_out(place: Path) -> None:
+    for name in ("web", "code"):
+        (place / "data" / name).mkdir(parents=True)
+        (place / "data" / name / "a.jsonl").write_bytes(LINES)
+    for name in ("runs/a", "runs/b", "code/old/run", "last"):
+        write_run(place / "data" / name)
+    (place / "data" / "code" / "old" / "more").mkdir()
+    (place / "data" / "code" / "old" / "more" / "b.jsonl").write_bytes(LINES)
+    found = init("data")
+    data = place / "data"
+    assert [(d["name"], d["num_files"]) for d in found["datasets"]] == [("code", 2), ("web", 1)]
+    code, web = found["datasets"]
+    assert code["paths"] == [f"{data}/code/a.jsonl", f"{data}/code/old/more/**/*.jsonl"]
+    assert web["paths"] == [f"{data}/web"]
+    one, two = "a run folder: what a run wrote is no data", "2 run folders: what a run wrote is no data"
+    assert [(other["path"].removeprefix(f"{data}/"), other["why"]) for other in found["left_out"]] == [
+        ("code/old/run", one), ("last", one), ("runs", two),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["run", "run/b", "."])
+def test_nothing_but_run_folders_is_refused(place: Path, name: str) -> None:
+    for run in ("run/a", "run/b"):
+        write_run(place / "only" / run)
+    done = zephon("init", f"only/{name}", "--out", "recipe.toml")
+    assert done.exit_code == 4
+    assert "what a run wrote is no data" in done.stderr
+    assert not (place / "recipe.toml").exists()
+
+
+def test_weights_compare_texts_and_not_how_they_are_compressed(place: Path) -> None:
+    text = "a line that is there again and again. " * 40
+    (place / "plain").mkdir()
+    (place / "plain" / "a.jsonl").write_text((json.dumps({"text": text}) + "\n") * 50)
+    rows = [{"url": "u" * 5000, "text": f"{number} {text}"} for number in range(50)]
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table, place / "web" / "a.parquet", compression="zstd", use_dictionary=False)
+    (place / "zipped").mkdir()
+    (place / "zipped" / "a.jsonl.gz").write_bytes(gzip.compress(LINES))
+    plain, web, zipped = init("plain", "web", "zipped")["datasets"]
+    assert (plain["text_bytes"], zipped["text_bytes"]) == (None, None)
+    assert web["text_bytes"] == pytest.approx(50 * len(text), rel=0.05)
+    assert web["num_bytes"] < 0.1 * web["text_bytes"]
+    lines = (place / "recipe.toml").read_text().splitlines()
+    assert f"plain  = 49   # {plain['num_bytes']:,} bytes on disk" in lines
+    assert f"zipped = 1    # {zipped['num_bytes']:,} bytes on disk, compressed" in lines
+    shown = f"# about {web['text_bytes']:,} bytes of text, {web['num_bytes']:,} on disk"
+    assert any(line.startswith("web    = ") and line.endswith(shown) for line in lines)
+
+
 def test_a_url_gives_datasets_too(place: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")

@@ -21,6 +21,7 @@ from zephon.indexing import index_recipe
 from zephon.recipe import Recipe
 from zephon.runfolder import read_log_files
 from zephon.schedule import Stages
+from zephon_curriculum import Run
 
 pytestmark = pytest.mark.usefixtures("probed_once")
 
@@ -352,6 +353,48 @@ def test_a_recipe_without_a_toml_form_is_to_be_given(
     assert code == 0, err
     assert out.startswith("equal: 8 rows of 2 steps compared, as 1 attempt logged them\n")
     assert "warning: tokenizer." in err  # the run had another, which gives the same tokens
+
+
+@pytest.fixture
+def followed(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Returns the curriculum log of the run `amended`, of which entry 1 asked for more code."""
+    monkeypatch.setenv("ZEPHON_PLUGINS", "zephon-curriculum")
+    run, log = Run(place / "amended", Recipe.from_toml(place / "recipe.toml")), place / "amended/curriculum"
+    with run.loader(backend="tokenizers", executor="inline", cache=place / "cache") as loader:
+        take_steps([loader], 1)
+        run.amend(at_step=4, weights={"web": 1, "code": 3}, reason="more code")
+        take_steps([loader], 5)
+    return log
+
+
+@pytest.mark.parametrize("more", [(), ("--replay",), ("--recipe", "recipe.toml")])
+def test_a_run_of_which_the_curriculum_log_is_broken_is_refused(
+    verify: Any, followed: Path, more: tuple[str, ...]
+) -> None:
+    assert verify("amended")[0] == 0
+    entry = followed / "000001.json"
+    text = entry.read_text()
+    entry.write_text(text.replace("more code", "less code"))
+    code, out, err = verify("amended", *more)
+    assert (code, out) == (5, "")
+    assert "000001.json breaks the chain" in err
+    entry.unlink()
+    code, out, err = verify("amended", *more)
+    assert (code, out) == (5, "")
+    assert "curriculum log" in err
+
+
+def test_a_log_that_nobody_can_read_here_is_said_to_be_unchecked(
+    verify: Any, followed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEPHON_PLUGINS", "none")
+    code, out, err = verify("amended")
+    assert code == 0
+    assert out.startswith("equal: ")
+    assert err == (
+        "warning: the chain of the curriculum log is not checked, which takes zephon-curriculum: "
+        "`zephon log amended` checks it\n"
+    )
 
 
 def test_ranks_without_a_log_are_counted_by_attempt(place: Path) -> None:

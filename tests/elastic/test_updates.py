@@ -95,8 +95,9 @@ def test_an_update_that_changes_the_past_is_refused(options: LoaderOptions) -> N
     opened = open_small(recipe({0: WEB}))
     with loaders(opened, 1, options, updates=updates) as ranks:
         take_steps(ranks, 3)
-        with pytest.raises(ZephonError, match="a schedule update at step 4 changes step 3"):
+        with pytest.raises(ZephonError, match="a schedule update at step 4 changes step 3") as refused:
             take_steps(ranks, 2)
+    assert "web 0.0000%, code 100.0000% in place of web 100.0000%, code 0.0000%" in str(refused.value)
 
 
 def test_an_update_of_other_datasets_is_refused() -> None:

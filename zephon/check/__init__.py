@@ -42,8 +42,7 @@ from zephon.order import CACHED_DOCUMENTS
 from zephon.readers import RandomReader, Report
 from zephon.readers.subset import PartReader, SubsetReader, whole
 from zephon.recipe import Recipe
-from zephon.schedule import ScheduleTable
-from zephon.shares import PARTS
+from zephon.schedule import ControllerContext, ScheduleTable
 from zephon.spool import Spool
 from zephon.stream_order import CACHED_WINDOWS, WINDOW_RECORDS
 from zephon.streaming import StreamReader
@@ -56,7 +55,7 @@ MANY_EPOCHS = 4
 """Repeating a dataset this often costs little (Muennighoff et al. 2023, "Scaling data-constrained language
 models"); more is worth a warning."""
 WARN_STEPS = 1000
-"""The steps that epochs are counted for where the recipe has no `total_steps`."""
+"""The steps of the last weights that count where the recipe has no `total_steps`."""
 PREFETCHED_BATCHES = 4
 """The batch in use, one being made, two made ahead where that is asked for."""
 PLACE_BYTES = 4
@@ -136,7 +135,11 @@ class _Check:
     def check_parts(self) -> None:
         """Looks at work source, packer and the plugins that the recipe names."""
         recipe = self.recipe
-        parts = (("work_source", recipe.build_work_source), ("packing", recipe.build_packer_plan))
+        parts = (
+            ("work_source", recipe.build_work_source),
+            ("packing", recipe.build_packer_plan),
+            ("controller", self._build_controller),
+        )
         for subject, build in parts:
             try:
                 build()
@@ -146,19 +149,36 @@ class _Check:
         if isinstance(recipe.schedule, Mapping):
             kinds.append(("schedules", recipe.schedule.get("kind")))
         kinds += [("datasets", dataset.kind) for dataset in recipe.datasets if dataset.kind]
-        controller = (recipe.controller or {}).get("kind")
         if recipe.controller is not None:
-            kinds.append(("controllers", controller))
+            kinds.append(("controllers", recipe.controller.get("kind")))
         for role, kind in dict.fromkeys(kinds):
             try:
                 entry = plugins.lock_entry(role, str(kind))
-            except LookupError as error:
-                if role == "controllers":  # others are said above, by what failed to build
-                    self.findings.append(refusal("controller", error))
+            except LookupError:  # said above, by what failed to build
                 continue
             if entry:
                 message = f"{role} {kind!r} of {entry['distribution']} {entry['version']}, kept in the lock"
                 self.findings.append(ok("plugins", message))
+
+    def _build_controller(self) -> None:
+        """Builds the controller as rank 0 does at a start; raises what it refuses."""
+        recipe, table = self.recipe, self.table
+        if recipe.controller is None:
+            return
+        config = dict(recipe.controller)
+        if not isinstance(kind := config.pop("kind", None), str):
+            raise ValueError(f"[controller] must have a `kind`, the name of a plugin, got {kind!r}")
+        make = plugins.find("controllers", kind)
+        if table is None:  # the schedule that it would act on is refused
+            return
+        context = ControllerContext(
+            names=recipe.names,
+            base=table,
+            total_steps=recipe.total_steps,
+            tokens_per_step=recipe.tokens_per_step,
+            seed=recipe.seed,
+        )
+        make(config, context)
 
     def fingerprint(self) -> str:
         """Returns the recipe's, or nothing where a part of it cannot be built."""
@@ -264,10 +284,9 @@ class _Check:
         is_counted = not isinstance(probe.reader, StreamReader)
         count = int(chunks.num_documents.sum())
         mean = probe.tokens_per_document
-        per_1000 = None
-        if self.table is not None and mean and is_counted:
-            most = max(shares[index] for shares in self.table.shares)
-            per_1000 = 1000 * self.recipe.tokens_per_step * most / PARTS / (mean * count)
+        share, per_1000 = self._share(index), None
+        if share is not None and mean and is_counted:
+            per_1000 = 1000 * self.recipe.tokens_per_step * share / (mean * count)
             if probe.dataset.max_epochs is None:
                 self._warn_epochs(index, mean * count)
             else:
@@ -283,13 +302,23 @@ class _Check:
             sampled_chunks=probe.sampled_chunks,
             sampled_documents=probe.sampled_documents,
             tokens_per_document=mean,
-            share=None if self.table is None else self.table.at(0)[index] / PARTS,
+            share=share,
             epochs_per_1000_steps=per_1000,
         )
 
+    def _num_steps(self, table: ScheduleTable) -> int:
+        return self.recipe.total_steps or table.starts[-1] + WARN_STEPS
+
+    def _share(self, index: int) -> float | None:
+        """Returns the part of the run's tokens that a dataset is drawn for; None without a schedule."""
+        if self.table is None:
+            return None
+        steps = self._num_steps(self.table)
+        return drawn(self.recipe, self.table, index, steps) / (steps * self.recipe.tokens_per_step)
+
     def _warn_epochs(self, index: int, num_tokens: float) -> None:
         assert self.table is not None
-        steps = self.recipe.total_steps or self.table.starts[-1] + WARN_STEPS
+        steps = self._num_steps(self.table)
         epochs = drawn(self.recipe, self.table, index, steps) / num_tokens
         if epochs > MANY_EPOCHS:
             name = self.recipe.datasets[index].name

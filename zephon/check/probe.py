@@ -42,7 +42,8 @@ class Probe:
 
     def __init__(self, dataset: Dataset, reader: RandomReader, seed: int) -> None:
         self.dataset, self.reader = dataset, reader
-        counts = reader.chunks().num_documents
+        chunks = reader.chunks()
+        counts, self._sizes = chunks.num_documents, chunks.num_bytes
         self._counts = counts
         self._seed = seed
         self._order = permutation(key("check chunks", seed, dataset.name), 0, len(counts))
@@ -51,11 +52,11 @@ class Probe:
             self._order = self._order[:STREAM_FILES]
         self._visit_documents = max(VISIT_DOCUMENTS, -(-SAMPLE_DOCUMENTS // len(self._order)))
         self.sampled_chunks = self.sampled_documents = 0
-        self._num_there = self._num_tokens = 0.0  # of all documents of the chunks that were read and counted
+        self._size = self._num_tokens = 0.0  # of all documents of the chunks that were read and counted
         self._num_filled = self._num_empty = self._num_replaced = 0
         self._faults: list[tuple[Place, Fault]] = []
         self._error: Exception | None = None
-        self._waiting = 0  # documents of the chunks of what was read, and is not counted yet
+        self._waiting = 0.0  # size of the chunks of what was read, and is not counted yet
         self._texts: list[str] = []
         self._weights: list[float] = []  # of each text: how many documents of its chunk it stands for
         self._tokens: list[tuple[int, NDArray[np.int64], Tokens, float]] = []
@@ -81,6 +82,7 @@ class Probe:
             return False
         self.sampled_chunks += 1
         self.sampled_documents += num_read
+        self._waiting += count if self._stream is not None else float(self._sizes[chunk])
         return True
 
     def _read(self, chunk: int, record: NDArray[np.int64], count: int) -> int:
@@ -90,7 +92,6 @@ class Probe:
         if is_tokenized(self.reader):
             reader = cast(TokenReader, self.reader)
             tokens = reader.tokens(np.full_like(record, chunk), record, VISIT_BYTES)
-            self._waiting += count
             self._tokens.append((chunk, record, tokens, count / len(tokens.lengths)))
             return len(tokens.lengths)
         found = self.reader.texts(np.full_like(record, chunk), record, VISIT_BYTES)
@@ -99,7 +100,6 @@ class Probe:
         self._num_replaced += len(found.num_replaced)
         self._num_empty += sum(not t for i, t in enumerate(found.texts) if i not in faulty)
         texts = [text for text in found.texts if text]
-        self._waiting += count
         self._texts += texts
         self._weights += [count / len(found.texts)] * len(texts)
         return len(found.texts)
@@ -130,12 +130,12 @@ class Probe:
         except DataError as error:
             self._error = error
         else:
-            self._num_there += self._waiting
+            self._size += self._waiting
             self._num_tokens += float(np.diff(offsets) @ np.array(self._weights))
         for chunk, record, found, weight in self._tokens:
             self._num_tokens += weight * len(found.tokens)
             self._count(chunk, record, found, encoder)
-        self._waiting, self._texts, self._weights, self._tokens = 0, [], [], []
+        self._waiting, self._texts, self._weights, self._tokens = 0.0, [], [], []
 
     def _count(self, chunk: int, record: NDArray[np.int64], found: Tokens, encoder: Encoder) -> None:
         """Counts documents of token ids, their faults, and those that do not begin and end as texts would."""
@@ -165,12 +165,17 @@ class Probe:
 
     @property
     def tokens_per_document(self) -> float | None:
-        """Returns the mean over the chunks read, documents without text included; None without any tokens.
+        """Returns the mean, documents without text included; None without any tokens.
 
         As many documents are read of each chunk, and chunks hold few long ones or many short ones: those read
-        of a chunk stand for all of it.
+        of a chunk stand for all of it, and the chunks read for all others by their bytes.
         """
-        return self._num_tokens / self._num_there if self._num_tokens else None
+        if not self._num_tokens:
+            return None
+        if self._stream is not None:
+            return self._num_tokens / self._size
+        whole = float(self._sizes.sum(dtype=np.int64))
+        return self._num_tokens * whole / self._size / int(self._counts.sum(dtype=np.int64))
 
     def findings(self) -> list[Finding]:
         """Returns what the visits found."""

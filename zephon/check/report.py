@@ -61,9 +61,10 @@ class DatasetFacts:
     tokens_per_document: float | None
     """Mean of the sample, BOS and EOS included; None where nothing could be encoded."""
     share: float | None
-    """Of the tokens of step 0, in [0, 1]; None without a valid schedule."""
+    """Of the tokens of all steps, in [0, 1]; None without a valid schedule. The steps are the recipe's
+    `total_steps`, else those up to the last change of the weights and 1,000 more."""
     epochs_per_1000_steps: float | None
-    """Estimate, in the phase that draws most of it."""
+    """Estimate, on the average of the same steps."""
 
     @property
     def num_tokens(self) -> int | None:

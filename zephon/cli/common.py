@@ -86,6 +86,8 @@ BY_CLASS: Sequence[tuple[type[BaseException] | tuple[type[BaseException], ...], 
     ((DataError, OSError), Exit.DATA),
     ((CheckError, PluginError, ValueError, TypeError, LookupError), Exit.RECIPE),
 )
+
+
 def _refusing(check: Callable[[str], object]) -> Callable[[Any], Any]:
     """Returns the callback of an option of which each value that `check` refuses is wrong usage."""
 

@@ -36,7 +36,7 @@ from zephon.errors import ZephonError
 from zephon.opened import SPOOL_BYTES, OpenedDataset, default_cache, open_dataset
 from zephon.runfolder import read_lock
 from zephon.streaming import StreamReader
-from zephon.survey import Seen, Survey, look
+from zephon.survey import Seen, Survey, look, mean_bytes
 from zephon.tokenizer import Encoder, load_tokenizer
 from zephon.urls import redact
 
@@ -90,7 +90,8 @@ def statistics(
 ) -> None:
     """Show lengths, faults and the values of `columns`, from documents spread over each dataset.
 
-    Lengths are of documents without a fault. Of a stream the first 1,024 records of some files are looked at.
+    Lengths are of documents without a fault. About tokens: tokens per byte of these documents, and the bytes
+    of 64 MiB in whole chunks. Of a stream the first 1,024 records of some files are looked at.
     JSON: {datasets: [{name, documents, looked_at, empty, faults:
     {kind: number}, bytes: {total, mean, least, p5, median, p95, greatest}, tokens: the same, about_tokens,
     columns: {name: {values: {value: number}, others, missing, numbers: {least, ..., greatest}}}}], errors};
@@ -104,7 +105,10 @@ def statistics(
             found = Survey(dataset.name)
             for seen in looking.look(dataset, one, documents or None):
                 found.add(seen)
-            return found, _count(one)
+            count = _count(one)
+            if found.tokens and found.num_seen != count:
+                found.mean_bytes = mean_bytes(dataset, one.reader, seed=looking.recipe.seed)
+            return found, count
 
         found = looking.each(survey)
     looking.end(

@@ -181,10 +181,8 @@ def plain(value: Any) -> Any:
 
 
 def _about_tokens(survey: Survey, count: int | None) -> int | None:
-    """Returns the tokens of the whole dataset, by estimate; exact where all documents were looked at."""
-    if count is None or not survey.tokens:
-        return None
-    return round(sum(survey.tokens) / survey.num_seen * count)
+    tokens = None if count is None else survey.tokens_of(count)
+    return None if tokens is None else round(tokens)
 
 
 def _mean(lengths: Sequence[int]) -> float:

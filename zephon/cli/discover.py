@@ -9,6 +9,7 @@ import glob
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from zephon.readers import SUFFIXES, kind_by_name
 from zephon.readers.beside import FLAT, INDEX, MEGATRON, OFFSETS, path_beside, without_boundaries
 from zephon.readers.expanded import is_compressed
 from zephon.readers.saved import SPLITS, without_metadata
+from zephon.runfolder import BATCHES, LOCK, RECIPE
 from zephon.tokenizer.file import FILE_NAME
 from zephon.urls import is_url, last_name, redact
 
@@ -45,6 +47,9 @@ class FoundDataset:
     """Absolute entries: a folder, a file or patterns."""
     num_files: int
     num_bytes: int
+    """On disk."""
+    text_bytes: int | None = None
+    """Of Parquet about what its texts take uncompressed, as in the file looked at; of others None."""
     text: str
     """The column of texts; empty where documents are token ids."""
     tokens: str = ""
@@ -74,6 +79,10 @@ class _Part:
     """Absolute path or URL."""
     files: Sequence[DataFile]
     name: str
+    root: str
+    """The path or URL that the names of files start from."""
+    runs: Sequence[str] = ()
+    """Run folders in it, by names as those of files, none of which is of these."""
 
 
 def find_datasets(paths: Sequence[str]) -> tuple[list[FoundDataset], list[LeftOut]]:
@@ -92,8 +101,13 @@ def find_datasets(paths: Sequence[str]) -> tuple[list[FoundDataset], list[LeftOu
         for part in parts:
             error = _add_datasets(part, found, left_out)
             fault = fault or error
-    if fault is not None and not found:
-        raise fault
+    if not found:
+        raise fault or DataError.explained(
+            f"{left_out[0].path} holds no data that can be read",
+            got=left_out[0].why,
+            rule="what a run wrote is no data to train on",
+            cure="give the folder of the data",
+        )
     return found, left_out
 
 
@@ -135,17 +149,22 @@ def _parts(given: str) -> tuple[list[_Part], list[LeftOut]]:
     """Returns what gives datasets: `given`, or the folders in it where it has no data of its own."""
     path = absolute(given, Path.cwd())
     written = given if is_url(path) else path
-    files = list_files([written], Path.cwd())
-    whole = _Part(written, files, _identifier(path, files))
+    files, runs = list_files([written], Path.cwd()), list[str]()
+    if not glob.has_magic(written):
+        files, runs = without_runs(files)
+    outer = written.rstrip("/")
+    left_out = _runs_left_out(outer, runs)
+    if not files:
+        return [], left_out
+    whole = _Part(written, files, _identifier(path, files), outer, runs)
     below: dict[str, list[DataFile]] = {}
     for file in files:
         below.setdefault(file.name.partition("/")[0] if "/" in file.name else "", []).append(file)
     own = below.pop("", [])
     if glob.has_magic(written) or not below:
-        return [whole], []
+        return [whole], left_out
     folders = {name: inner for name, inner in below.items() if _kinds(without_boundaries(inner))}
-    outer = written.rstrip("/")
-    left_out = [
+    left_out += [
         LeftOut(redact(f"{outer}/{name}"), _other_files(inner))
         for name, inner in below.items()
         if name not in folders
@@ -158,10 +177,35 @@ def _parts(given: str) -> tuple[list[_Part], list[LeftOut]]:
     elif len(folders) < 2 or any(_is_data(file, own) for file in own):
         return [whole], left_out
     split = SPLITS in [file.name for file in own]
-    return [
-        _Part(f"{outer}/{name}", inner, _identifier(f"{path}_{name}" if split else name, inner))
-        for name, inner in folders.items()
-    ], left_out
+    parts = []
+    for name, inner in folders.items():
+        named = _identifier(f"{path}_{name}" if split else name, inner)
+        inside = [run for run in runs if run.startswith(f"{name}/")]
+        parts.append(_Part(f"{outer}/{name}", inner, named, outer, inside))
+    return parts, left_out
+
+
+def without_runs(files: Sequence[DataFile]) -> tuple[list[DataFile], list[str]]:
+    """Returns (the files that lie in no run folder, the run folders by name), names as those of the files."""
+    names = sorted(file.name for file in files)
+    folders = [name.removesuffix(RECIPE) for name in names if name.rpartition("/")[2] == RECIPE]
+    runs = [
+        folder
+        for folder in folders
+        if f"{folder}{LOCK}" in names and any(name.startswith(f"{folder}{BATCHES}/") for name in names)
+    ]
+    kept = [file for file in files if not file.name.startswith(tuple(runs))] if runs else list(files)
+    return kept, [folder.rstrip("/") for folder in runs]
+
+
+def _runs_left_out(outer: str, runs: Sequence[str]) -> list[LeftOut]:
+    """Returns what is left out: each run folder, or the folder that several lie in."""
+    found = []
+    for parent, count in Counter(run.rpartition("/")[0] for run in runs).items():
+        name = next(run for run in runs if run.rpartition("/")[0] == parent) if count == 1 else parent
+        what = "a run folder" if count == 1 else f"{count:,} run folders"
+        found.append(LeftOut(redact(f"{outer}/{name}".rstrip("/")), f"{what}: what a run wrote is no data"))
+    return found
 
 
 def _is_data(file: DataFile, files: Sequence[DataFile]) -> bool:
@@ -193,18 +237,21 @@ def _kind(file: DataFile, files: Sequence[DataFile]) -> str:
 def _describe(name: str, kind: str, part: _Part, files: Sequence[DataFile]) -> FoundDataset:
     mine = [file for file in files if _kind(file, part.files) == kind]
     text = tokens = dtype = ""
+    expansion = None
     if kind in (FLAT, MEGATRON):
         dtype, why = find_token_files(name, mine, kind)
     elif kind == TEXT:
         why = "every file is one document"
     else:
-        text, tokens, why = find_column(mine, kind)
+        text, tokens, why, expansion = find_column(mine, kind)
+    num_bytes = sum(file.size_bytes for file in mine)
     return FoundDataset(
         name=name,
         kind=kind,
         paths=_entries(part, files, mine),
         num_files=len(mine),
-        num_bytes=sum(file.size_bytes for file in mine),
+        num_bytes=num_bytes,
+        text_bytes=None if expansion is None else round(expansion * num_bytes),
         text=text,
         tokens=tokens,
         dtype=dtype,
@@ -215,6 +262,8 @@ def _describe(name: str, kind: str, part: _Part, files: Sequence[DataFile]) -> F
 
 def _entries(part: _Part, files: Sequence[DataFile], mine: Sequence[DataFile]) -> tuple[str, ...]:
     """Returns the path itself where all its files are of one kind, else patterns for those that are."""
+    if part.runs:
+        return tuple(dict.fromkeys(_beside_runs(part, file) for file in mine))
     if len(mine) == len(files):
         return (part.path,)
     if glob.has_magic(part.path) and not os.path.isdir(part.path):
@@ -224,10 +273,25 @@ def _entries(part: _Part, files: Sequence[DataFile], mine: Sequence[DataFile]) -
             rule="all files of a dataset are of one kind",
             cure="give a pattern for each kind, such as 'data/*.jsonl'",
         )
-    folder = part.path.rstrip("/") if is_url(part.path) else glob.escape(part.path)
-    suffixes = sorted({"".join(Path(file.name).suffixes[-2:]) if is_compressed(file) else
-                       os.path.splitext(file.name)[1] for file in mine})  # fmt: skip
-    return tuple(f"{folder}/**/*{suffix}" for suffix in suffixes)
+    return tuple(f"{_literal(part.path)}/**/*{suffix}" for suffix in sorted(set(map(_suffix, mine))))
+
+
+def _beside_runs(part: _Part, file: DataFile) -> str:
+    """Returns an entry that reaches a file and no run folder: its outermost folder without any, or itself."""
+    folders = [file.name[:at] for at, char in enumerate(file.name) if char == "/"]
+    clear = (f for f in folders if not any(f"{run}/".startswith(f"{f}/") for run in part.runs))
+    folder = next(clear, None)
+    inner = _literal(f"{part.root}/{folder or file.name}")
+    return inner if folder is None else f"{inner}/**/*{_suffix(file)}"
+
+
+def _literal(path: str) -> str:
+    """Returns a pattern that nothing but a folder or file itself matches."""
+    return path.rstrip("/") if is_url(path) else glob.escape(path)
+
+
+def _suffix(file: DataFile) -> str:
+    return "".join(Path(file.name).suffixes[-2:]) if is_compressed(file) else os.path.splitext(file.name)[1]
 
 
 def _identifier(path: str, files: Sequence[DataFile]) -> str:
@@ -247,18 +311,22 @@ def _unique(name: str, found: Sequence[FoundDataset]) -> str:
     return name if name not in taken else next(other for other in numbered if other not in taken)
 
 
-def find_column(files: Sequence[DataFile], kind: str) -> tuple[str, str, str]:
-    """Returns (column of texts, else column of token ids, why), by the first records of one file."""
+def find_column(files: Sequence[DataFile], kind: str) -> tuple[str, str, str, float | None]:
+    """Returns (column of texts, else column of token ids, why, expansion), by the first records of one file.
+
+    The expansion is what the texts take uncompressed for each byte of the file, where its footer says it.
+    """
     file = next((file for file in files if file.size_bytes), files[0])
     found = sample(file, kind)
     text, why = find_text(found.records, found.columns)
     if text:
-        return text, "", why
+        expanded = found.column_bytes.get(text)
+        return text, "", why, None if expanded is None else expanded / max(1, file.size_bytes)
     usual = next((name for name in TOKEN_NAMES if name in found.token_columns), "")
     tokens = usual or (found.token_columns[0] if len(found.token_columns) == 1 else "")
     if not tokens:
         raise _no_text(file, found.columns, len(found.records))
-    return "", tokens, f"lists of whole numbers in {tokens!r}, and no column of text"
+    return "", tokens, f"lists of whole numbers in {tokens!r}, and no column of text", None
 
 
 def find_text(records: Sequence[Mapping[str, object]], columns: Sequence[str]) -> tuple[str, str]:

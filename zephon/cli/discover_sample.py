@@ -6,9 +6,10 @@ Upstream: the files that `discover.py` lists. Downstream: its choice of the colu
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -38,6 +39,8 @@ class Sample:
     """By first appearance."""
     token_columns: Sequence[str]
     """Columns of lists of whole numbers."""
+    column_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Of Parquet, by its footer: what each column of the file takes uncompressed."""
 
 
 def sample(file: DataFile, kind: str) -> Sample:
@@ -93,7 +96,7 @@ def _blocks(file: DataFile) -> Any:
 def _arrow_sample(file: DataFile, kind: str) -> Sample:
     try:
         with open_file("init", file) as source:
-            schema, batches = _parquet(source) if kind == "parquet" else _arrow(source)
+            schema, batches, column_bytes = _parquet(source) if kind == "parquet" else _arrow(source)
             names = [f.name for f in schema if _is_string(f.type)]
             found = next(iter(batches(names)), None)
     except (pa.ArrowException, OSError) as error:
@@ -105,21 +108,25 @@ def _arrow_sample(file: DataFile, kind: str) -> Sample:
         ) from error
     records = [] if found is None else found.slice(0, SAMPLE_RECORDS).select(names).to_pylist()
     tokens = [f.name for f in schema if is_token_list(f.type)]
-    return Sample(records, schema.names, tokens)
+    return Sample(records, schema.names, tokens, column_bytes)
 
 
-def _parquet(source: Any) -> tuple[Any, Any]:
+def _parquet(source: Any) -> tuple[Any, Any, dict[str, int]]:
     opened = pq.ParquetFile(source)
-    return opened.schema_arrow, lambda names: opened.iter_batches(SAMPLE_RECORDS, columns=names)
+    sizes: Counter[str] = Counter()
+    for group in map(opened.metadata.row_group, range(opened.metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            sizes[column.path_in_schema.partition(".")[0]] += column.total_uncompressed_size
+    return opened.schema_arrow, lambda names: opened.iter_batches(SAMPLE_RECORDS, columns=names), dict(sizes)
 
 
-def _arrow(source: Any) -> tuple[Any, Any]:
+def _arrow(source: Any) -> tuple[Any, Any, dict[str, int]]:
     is_file = source.peek(len(_ARROW_FILE))[: len(_ARROW_FILE)] == _ARROW_FILE
     if is_file:
         opened = pa.ipc.open_file(source)
-        return opened.schema, lambda _: (opened.get_batch(i) for i in range(opened.num_record_batches))
+        return opened.schema, lambda _: (opened.get_batch(i) for i in range(opened.num_record_batches)), {}
     stream = pa.ipc.open_stream(source)
-    return stream.schema, lambda _: stream
+    return stream.schema, lambda _: stream, {}
 
 
 def _is_string(kind: Any) -> bool:

@@ -68,7 +68,8 @@ def init(
     JSONL, CSV and text, also compressed, Parquet, Arrow, what Hugging Face `datasets` saved, and files of
     token ids are found, on disks and behind URLs. What cannot be read, or has no text column, is left out
     and named.
-    Weights are in proportion to the size of the files, or those of a template.
+    Weights are in proportion to the size of the files, of Parquet to that of the texts uncompressed, or
+    those of a template. Run folders are left out.
     """
     if out.exists() and not force:
         raise CheckError.explained(
@@ -182,19 +183,23 @@ def recipe_text(
 
 
 def _constant_lines(datasets: Sequence[FoundDataset]) -> list[str]:
-    total = sum(dataset.num_bytes for dataset in datasets)
-    weights = [max(1, round(WEIGHTS_SUM * dataset.num_bytes / max(1, total))) for dataset in datasets]
+    sizes = [d.num_bytes if d.text_bytes is None else d.text_bytes for d in datasets]
+    weights = [max(1, round(WEIGHTS_SUM * size / max(1, sum(sizes)))) for size in sizes]
     width = max(len(dataset.name) for dataset in datasets)
     return [
         "[schedule]",
         'kind = "constant"        # the same weights at every step; "stages" changes them at given steps',
         "",
-        f"[schedule.weights]       # shares of tokens, as the sizes of the files ({total:,} bytes)",
-        *(
-            f"{d.name:{width}} = {w:<3}  # {d.num_bytes:,} bytes"
-            for d, w in zip(datasets, weights, strict=True)
-        ),
+        "[schedule.weights]       # shares of tokens, as these sizes; `zephon data stats` counts tokens",
+        *(f"{d.name:{width}} = {w:<3}  # {_size(d)}" for d, w in zip(datasets, weights, strict=True)),
     ]
+
+
+def _size(dataset: FoundDataset) -> str:
+    """Returns the size that a weight is in proportion to."""
+    if dataset.text_bytes is not None:
+        return f"about {dataset.text_bytes:,} bytes of text, {dataset.num_bytes:,} on disk"
+    return f"{dataset.num_bytes:,} bytes on disk{', compressed' * dataset.is_compressed}"
 
 
 def _tokenizer_lines(tokenizer: Path | None, base: Path) -> list[str]:

@@ -140,7 +140,8 @@ def draw(
     width: int,
 ) -> None:
     """Draws shares and rows."""
-    write(f"step {step} (a trainer that counts from 1 logs it as {step + 1}): {len(rows)} rows\n")
+    head = f"step {step} (a trainer that counts from 1 logs it as {step + 1})"
+    write(f"{head}: {counted(len(rows), 'row')}\n")
     table = new_table("dataset", "#tokens", "#planned", "#realised")
     for name, share in shares.items():
         add_row(table, name, f"{share['tokens']:,}", f"{share['planned']:.2%}", f"{share['realised']:.2%}")
@@ -149,11 +150,15 @@ def draw(
         _draw_row(row, encoder, width)
 
 
+def counted(number: int, what: str) -> str:
+    """Returns `1 row`, `2 rows`."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def _draw_row(row: DescribedRow, encoder: Encoder, width: int) -> None:
     """Writes a row as plain lines, which are never wrapped."""
-    write(
-        f"\nlane {row.lane}, row {row.row}: {len(row.pieces)} pieces, {row.padding_tokens} tokens of padding"
-    )
+    pieces, padding = counted(len(row.pieces), "piece"), counted(row.padding_tokens, "token")
+    write(f"\nlane {row.lane}, row {row.row}: {pieces}, {padding} of padding")
     for piece in row.pieces:
         write(f"  {visible(str(piece))}")
         write(f"    {cut(encoder.decode(row.tokens_of(piece)), width)}")

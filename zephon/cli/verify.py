@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from zephon import plugins
 from zephon.cli.common import (
     BackendOption,
     CacheOption,
@@ -31,7 +32,7 @@ from zephon.cli.common import (
     write_json,
 )
 from zephon.continuing import accepting_changes
-from zephon.errors import CheckError
+from zephon.errors import CheckError, PluginError
 from zephon.logged import Difference
 from zephon.opened import open_recipe
 from zephon.options import LoaderOptions
@@ -52,6 +53,8 @@ from zephon.state import known_lock
 from zephon.verify import Outcome, Plan, replay_run, verify_run
 
 ROLE = "run folder"
+LOG = "curriculum"
+"""The folder of the log that a run follows; a plugin of the role `updates` reads it."""
 
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="The run folder: what the run had as `run_folder`.")
@@ -104,7 +107,8 @@ def verify(
     Exit 0: all rows that the log has are equal; 1: one differs. --dp, workers and the rest are only speed and
     need not be those of the run. Every step from 0 on is made, also where A > 0. With --replay each attempt
     is made on the number of ranks that it had, from the states that the attempts before led to. What has
-    changed in data, tokenizer or plugins since the run is said first.
+    changed in data, tokenizer or plugins since the run is said first. A run whose curriculum log is broken
+    is refused.
     """
     if replay and not dp == micro_batch_size is None:
         raise typer.BadParameter(
@@ -133,6 +137,7 @@ def run_request(request: Request) -> Exit:
     """Compares, prints what was found, and returns the exit code."""
     files = find_log_files(request.run, ROLE, request.wanted)
     recipe, lock, source = load_recipe(request), read_lock(request.run), request.source
+    unread = check_log(request.run, recipe)
     with (
         LateProgress() as progress,
         closing(
@@ -150,6 +155,7 @@ def run_request(request: Request) -> Exit:
             report=progress,
         )
         changes, notes = compare_folder(plan, lock)
+        notes += unread
         if not request.as_json:
             for line in (*map(str, changes), *notes):
                 typer.echo(f"warning: {line}", err=True)
@@ -184,6 +190,21 @@ def load_recipe(request: Request) -> Recipe:
                 cure="give it: --recipe RECIPE, a TOML file or module:function",
             )
     return accepting_changes(request.source.load())
+
+
+def check_log(run: Path, recipe: Recipe) -> list[str]:
+    """Returns what is to say of a curriculum log that nobody here can read; refuses one that is broken."""
+    if not (run / LOG).is_dir():
+        return []
+    try:
+        recipe_of_run = plugins.find("updates", "recipe")
+    except (LookupError, PluginError):
+        return [
+            "the chain of the curriculum log is not checked, which takes zephon-curriculum: "
+            f"`zephon log {run}` checks it"
+        ]
+    recipe_of_run(recipe, run)
+    return []
 
 
 def compare_folder(plan: Plan, lock: dict[str, Any] | None) -> tuple[list[Change], list[str]]:

@@ -5,7 +5,6 @@ Upstream: the shell. Downstream: the run's curriculum log, where the run finds t
 
 from __future__ import annotations
 
-import getpass
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,15 +27,16 @@ from zephon.cli.common import (
     write_json,
     write_table,
 )
-from zephon_curriculum.cli.log import RunArgument, describe, verdict_on, window
+from zephon_curriculum.cli.log import RunArgument, verdict_on
 from zephon_curriculum.cli.plan import EstimatesOption, NoEstimateOption
 from zephon_curriculum.estimation import Estimates, TokenEstimation
+from zephon_curriculum.figures import plural
 from zephon_curriculum.log.added import check_opens
 from zephon_curriculum.log.amend import Composed, removed_stages
-from zephon_curriculum.log.entries import Refused
+from zephon_curriculum.log.entries import Refused, window
 from zephon_curriculum.log.folder import log_of
 from zephon_curriculum.log.history import History
-from zephon_curriculum.log.ops import Add, SkipDocuments, SkipSteps, Weights
+from zephon_curriculum.log.ops import Add, SkipDocuments, SkipSteps, Weights, describe
 from zephon_curriculum.log.propose import (
     Draft,
     Request,
@@ -139,7 +139,7 @@ def amend(
         scale=scale, points=points, schedule=_schedule(run, schedule), add=_added(run, add, not no_check),
         retire=tuple(retire or ()), skip_steps=_skipped(skip_steps, trainer_step), again=again,
         skip_documents=read_documents(skip_documents) if skip_documents else None,
-        withdraw=tuple(withdraw or ()), reason=reason, author=_author() if author is None else author,
+        withdraw=tuple(withdraw or ()), reason=reason, author=author,
     )  # fmt: skip
     with as_usage(), as_usage(at_step="--at-step", until="--until"):
         draft = make_draft(log_of(run), request, newest_step=newest_step(run))
@@ -176,13 +176,6 @@ def _added(run: str, file: Path | None, checks: bool) -> Mapping[str, Mapping[st
         for name, config in found.items():
             check_opens(recipe, name, config)
     return found
-
-
-def _author() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user in this container
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +247,8 @@ def _named(composed: Composed, shares: Sequence[int]) -> dict[str, float]:
 def plan_lines(
     run: str, draft: Draft, steps: int | None, estimates: Path | None, measures: bool
 ) -> Table | None:
-    """Returns the table of tokens and epochs before and after; None where the run's length is unknown."""
-    if not (Path(run) / RECIPE).exists():
+    """Returns the table of tokens and epochs before and after; None where that is unknown or the same."""
+    if draft.repeats or not (Path(run) / RECIPE).exists():
         return None
     recipe = Recipe.from_toml(Path(run) / RECIPE)
     if draft.after.names != recipe.names:
@@ -284,10 +277,12 @@ def sizes_of(recipe: Recipe, estimates: Path | None, measures: bool) -> Estimate
 
 def _notes(draft: Draft) -> list[str]:
     """Returns what no table of shares shows."""
-    found = []
+    found = list[str]()
+    if draft.repeats is not None:
+        return found
     for op in draft.proposal.ops:
         if isinstance(op, SkipSteps):
-            found.append(f"every lane draws and drops the rows of {op.stop - op.start} steps")
+            found.append(f"every lane draws and drops the rows of {plural(op.stop - op.start, 'step')}")
         if isinstance(op, SkipDocuments):
             found.append(f"documents passed over: {op.num_documents:,}")
         if isinstance(op, Add):
@@ -295,10 +290,22 @@ def _notes(draft: Draft) -> list[str]:
     return found
 
 
+def _too_late(draft: Draft) -> str:
+    """Returns why a run that goes on where it is refuses a draft; empty where it may not."""
+    if draft.has_begun or draft.first_legal is None or draft.first_step >= draft.first_legal:
+        return draft.has_begun
+    return (
+        "it accepts this only if it goes on from an earlier state; else the first legal step is "
+        f"{draft.first_legal}"
+    )
+
+
 def draw(draft: Draft, planned: Table | None, outcome: Outcome) -> None:
     """Draws a draft and what became of it."""
     proposal = draft.proposal
     write(f"step {window(proposal)}: {'; '.join(map(describe, proposal.ops))}")
+    if draft.repeats is not None:
+        write(f"entry {draft.repeats.number} asks for this in the same words, which counts once; see --again")
     write(f"it changes step {draft.first_step} first (a trainer logs it as {draft.first_step + 1})\n")
     lines = share_lines(draft)
     if lines:
@@ -312,19 +319,14 @@ def draw(draft: Draft, planned: Table | None, outcome: Outcome) -> None:
     for line in _notes(draft):
         write(line)
     if removed := _removed(draft):
-        write(f"\nthe weights hide {len(removed)} later changes of the schedule, first at step {removed[0]}")
+        hidden = plural(len(removed), "later change")
+        write(f"\nthe weights hide {hidden} of the schedule, first at step {removed[0]}")
     if planned is not None:
         write("")
         write_table(planned)
     write("")
-    is_late = draft.first_legal is not None and draft.first_step < draft.first_legal
-    if is_late and draft.repeats is None:
-        write(
-            f"too late where the run is: it accepts this only if it goes on from an earlier state; else the "
-            f"first legal step is {draft.first_legal}"
-        )
-    if draft.repeats is not None:
-        write(f"entry {draft.repeats.number} asks for this in the same words, which counts once; see --again")
+    if draft.repeats is None and (late := _too_late(draft)):
+        write(f"too late where the run is: {late}")
     if outcome.number is None:
         write("dry run: nothing was written")
     else:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from zephon.cli.common import JsonOption, write, write_json
+from zephon.cli.common import JsonOption, write_json
 from zephon_curriculum.cli.log import RunArgument
 from zephon_curriculum.log.fork import fork_run
 
@@ -54,13 +54,5 @@ def fork(
                 "state": None if made.state is None else str(made.state),
             }
         )
-        return
-    write(f"{made.folder}: forked from {run} at step {step} (a trainer logs it as {step + 1})")
-    if made.dropped:
-        write(f"entries {', '.join(map(str, made.dropped))} begin there or later and do not count")
-    if made.waiting:
-        write(f"entries {', '.join(map(str, made.waiting))} have no verdict and do not count: propose again")
-    for number, end in made.ended:
-        write(f"entry {number} ends before step {end}: from there on it stood on what does not count")
-    write(f"entry {made.entry.number}, head {made.entry.hash[:12]}")
-    write(f"next: go on from a checkpoint of at most {step} steps with `run_folder` {made.folder}")
+    else:
+        made.shown().write()

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from zephon import PARTS
 from zephon.cli.common import JsonOption, add_row, new_table, write, write_json, write_table
+from zephon_curriculum.figures import plural
 from zephon_curriculum.log.entries import (
     Accepted,
     Base,
@@ -23,21 +23,11 @@ from zephon_curriculum.log.entries import (
     RecipeChange,
     Refused,
     body_json,
+    said,
+    window,
 )
 from zephon_curriculum.log.folder import log_of
 from zephon_curriculum.log.history import History
-from zephon_curriculum.log.ops import (
-    Add,
-    Op,
-    Points,
-    Replace,
-    Retire,
-    Scale,
-    SkipDocuments,
-    SkipSteps,
-    Weights,
-    Withdraw,
-)
 
 SHORT = 12
 RunArgument = Annotated[
@@ -60,7 +50,7 @@ def log(run: RunArgument, as_json: JsonOption = False) -> None:
     for entry in history.entries:
         add_row(table, entry.number, entry.body.kind, *cells(entry), verdict_on(history, entry.number))
     write_table(table)
-    write(f"\nverified {len(history.entries)} entries, head {history.head[:SHORT]}")
+    write(f"\nverified {plural(len(history.entries), 'entry')}, head {history.head[:SHORT]}")
 
 
 def _entry_json(history: History, entry: Entry) -> dict[str, Any]:
@@ -70,60 +60,20 @@ def _entry_json(history: History, entry: Entry) -> dict[str, Any]:
 
 def cells(entry: Entry) -> tuple[str, str, str, str]:
     """Returns step, what, who and why of an entry."""
+    what = said(entry.body)
     match entry.body:
-        case Base(names=names, lead_steps=lead):
-            return "0", f"begins with {', '.join(names)}; changes begin {lead + 1} steps ahead", "run", ""
+        case Base():
+            return "0", what, "run", ""
         case Proposal() as body:
-            return window(body), "; ".join(map(describe, body.ops)), body.author, body.reason
-        case Accepted(proposal=number, step=step, from_step=start):
-            return str(step), f"{number} from step {start} on", "run", ""
-        case Refused(proposal=number, step=step, why=why):
-            return str(step), f"{number}", "run", why
-        case RecipeChange(step=step, names=names):
-            return str(step), f"the recipe's schedule of {', '.join(names)} from here on", "run", ""
-        case Datasets(step=step, names=names):
-            return str(step), f"the run is started with {', '.join(names)}", "run", ""
-        case Decision(step=step, from_step=start, weights=weights) as body:
-            what = "no change" if weights is None else f"from step {start} on {_shares(weights)}"
-            return str(step), what, body.controller, body.reason
-        case Fork(at_step=step, parent=parent):
-            return str(step), f"goes its own way from {parent}", "", ""
-
-
-def window(proposal: Proposal) -> str:
-    """Returns the steps in which a proposal would hold."""
-    return f"{proposal.at_step}" + ("" if proposal.until is None else f":{proposal.until}")
-
-
-def _shares(weights: Any) -> str:
-    return ", ".join(f"{name} {part / PARTS:.1%}" for name, part in weights.items())
-
-
-def describe(op: Op) -> str:
-    """Returns an op in a few words."""
-    match op:
-        case Weights(weights=numbers):
-            return "weights " + _numbers(numbers)
-        case Scale(factors=numbers):
-            return "scale " + _numbers(numbers)
-        case Points(points=numbers):
-            return "points " + _numbers(numbers)
-        case Replace(schedule=sha):
-            return f"schedule {sha[:SHORT]}"
-        case Retire(dataset=name):
-            return f"retire {name}"
-        case Add(dataset=name):
-            return f"add {name}"
-        case SkipSteps(start=a, stop=b):
-            return f"skip steps {a}:{b}"
-        case SkipDocuments(num_documents=number):
-            return f"skip {number} documents"
-        case Withdraw(entry=number):
-            return f"withdraw {number}"
-
-
-def _numbers(numbers: tuple[tuple[str, str], ...]) -> str:
-    return ", ".join(f"{name}={text}" for name, text in numbers)
+            return window(body), what, body.author, body.reason
+        case Decision(step=step, controller=controller, reason=reason):
+            return str(step), what, controller, reason
+        case Refused(step=step, why=why):
+            return str(step), what, "run", why
+        case Fork(at_step=step):
+            return str(step), what, "", ""
+        case Accepted(step=step) | RecipeChange(step=step) | Datasets(step=step):
+            return str(step), what, "run", ""
 
 
 def verdict_on(history: History, number: int) -> str:
@@ -135,8 +85,9 @@ def _verdicts(history: History, number: int) -> Iterator[str]:
     if number in history.pending:
         yield "waits"
     verdict = history.verdicts.get(number)
-    if verdict is not None:
-        is_accepted = isinstance(verdict, Accepted)
-        yield "accepted" if is_accepted else f"refused, first legal step {verdict.first_legal}"  # type: ignore[union-attr]
+    if isinstance(verdict, Accepted):
+        yield "accepted"
+    elif verdict is not None:
+        yield "refused" if verdict.first_legal is None else f"refused, first legal step {verdict.first_legal}"
     if number in history.withdrawn:
         yield "withdrawn"

@@ -12,32 +12,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from zephon import PARTS, ScheduleTable, check_weights, find_plugin, shares_of
+from zephon import PARTS, check_weights, find_plugin, shares_of
+from zephon import ControllerContext as ControllerContext
 from zephon.cli.common import cut
 
 Number = Fraction | int | float
 BRIEF = 100
 """Characters of an advice that a REPL shows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerContext:
-    """What a controller may know of the run it is built for."""
-
-    names: tuple[str, ...]
-    """The datasets, in order."""
-    base: ScheduleTable
-    """What the recipe's schedule says. A dataset to which it gives nothing at a step should get nothing."""
-    total_steps: int | None
-    """The planned length of the run, where the recipe gives it."""
-    tokens_per_step: int
-    """global_batch_size * seq_len."""
-    seed: int = 0
-    """The recipe's seed: the only source of chance for a controller that needs some."""
-
-    def prior(self, step: int) -> dict[str, int]:
-        """Returns the integer shares of the schedule at `step`, by name."""
-        return dict(zip(self.names, self.base.at(step), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,9 @@ class Added:
             steps = tuple(range(context.total_steps))
         else:
             raise ValueError(f"schedule {kind}: has no `changes()`, so the recipe must say `total_steps`")
-        return cls(schedule, names, dict(config), steps)
+        said = getattr(schedule, "to_config", None)  # without files, which lie elsewhere for a run folder
+        inside = config["schedule"] if said is None else said()
+        return cls(schedule, names, {"names": list(names), "schedule": dict(inside)}, steps)
 
     def to_config(self) -> dict[str, Any]:
         """Returns the schedule's table of a recipe."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from zephon import StateError
-from zephon_curriculum.log.ops import Op, op_json, read_fields, read_op, table, text, whole
+from zephon import PARTS, StateError
+from zephon_curriculum.log.ops import Op, describe, op_json, read_fields, read_op, table, text, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,8 @@ class Refused:
     proposal: int
     step: int
     why: str
-    first_legal: int
-    """The first step that a change could have had."""
+    first_legal: int | None
+    """The first step that a change could have had; None of a withdrawal of what has begun, which has none."""
     kind: ClassVar[str] = "refused"
 
 
@@ -144,7 +144,7 @@ READ: Mapping[str, Callable[[object], Any]] = {
 """How a field is read, by its type."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Entry:
     """One link of the chain."""
 
@@ -153,6 +153,9 @@ class Entry:
     """Hash of the entry before; empty for entry 0."""
     body: Body
     hash: str
+
+    def __repr__(self) -> str:
+        return f"Entry({self.number}, {self.body.kind} {self.hash[:12]}: {summary(self.body)})"
 
     def to_bytes(self) -> bytes:
         """Returns the entry as its file holds it; it ends with a line feed."""
@@ -173,6 +176,48 @@ def body_json(body: Body) -> dict[str, Any]:
             value = dict(value)
         found[field.name] = value
     return found
+
+
+def said(body: Body) -> str:
+    """Returns what an entry says in a few words."""
+    match body:
+        case Base(names=names, lead_steps=lead):
+            return f"begins with {', '.join(names)}; changes begin {lead + 1} steps ahead"
+        case Proposal(ops=ops):
+            return "; ".join(map(describe, ops))
+        case Accepted(proposal=number, from_step=start):
+            return f"{number} from step {start} on"
+        case Refused(proposal=number):
+            return f"{number}"
+        case RecipeChange(names=names):
+            return f"the recipe's schedule of {', '.join(names)} from here on"
+        case Datasets(names=names):
+            return f"the run is started with {', '.join(names)}"
+        case Decision(weights=None):
+            return "no change"
+        case Decision(from_step=start, weights=weights):
+            shares = ", ".join(f"{name} {part / PARTS:.1%}" for name, part in (weights or {}).items())
+            return f"from step {start} on {shares}"
+        case Fork(parent=parent):
+            return f"goes its own way from {parent}"
+
+
+def window(proposal: Proposal) -> str:
+    """Returns the steps in which a proposal would hold."""
+    return f"{proposal.at_step}" + ("" if proposal.until is None else f":{proposal.until}")
+
+
+def summary(body: Body) -> str:
+    """Returns in a line what an entry says of the mixture, since when, who asked for it and why."""
+    if isinstance(body, Proposal):
+        until = "" if body.until is None else f" until {body.until}"
+        by = f" by {body.author}" if body.author else ""
+        return f"{said(body)} from step {body.at_step}{until}{by}: {body.reason}"
+    if isinstance(body, Decision):
+        return f"the controller {body.controller}: {said(body)}"
+    if isinstance(body, RecipeChange):
+        return f"the schedule of the recipe from step {body.step} on"
+    return said(body)
 
 
 def _content(number: int, previous: str, body: Body) -> dict[str, Any]:

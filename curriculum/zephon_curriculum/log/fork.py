@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zephon import ScheduleTable, StateError, find_state, saved_steps, write_state_file
+from zephon_curriculum.figures import plural
 from zephon_curriculum.log.entries import Entry, Fork
 from zephon_curriculum.log.folder import FOLDER, CurriculumLog, log_of
 from zephon_curriculum.log.history import History
 from zephon_curriculum.log.propose import check_at_step
+from zephon_curriculum.results import Readable, Shown
 
 COPIED = ("recipe.toml", "lock.json", "start.json")
 STATE = "state.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forked:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Forked(Readable):
     """What a fork made."""
 
     folder: Path
@@ -38,6 +40,34 @@ class Forked:
     """(amendment, step) of those that stood on one dropped: without it they end before the step."""
     state: Path | None
     """The state to begin with, where one was given."""
+
+    def shown(self) -> Shown:
+        """Returns what was made, what does not count there, and how to go on."""
+        fork = self.entry.body
+        assert isinstance(fork, Fork)
+        step = fork.at_step
+        notes = _listed(self.dropped, ("begins", "begin"), "there or later and {} not count")
+        notes += _listed(self.waiting, ("has", "have"), "no verdict and {} not count: propose again")
+        notes += [
+            f"entry {number} ends before step {end}: from there on it stood on what does not count"
+            for number, end in self.ended
+        ]
+        start = f"a checkpoint of at most {plural(step, 'step')}" if self.state is None else str(self.state)
+        notes += [
+            f"entry {self.entry.number}, head {self.entry.hash[:12]}",
+            f"next: go on from {start} with `run_folder` {self.folder}",
+        ]
+        head = f"{self.folder}: forked from {fork.parent} at step {step} (a trainer logs it as {step + 1})"
+        return Shown(head=head, notes=notes)
+
+
+def _listed(numbers: tuple[int, ...], verbs: tuple[str, str], rest: str) -> list[str]:
+    """Returns a line of entries, in the singular or the plural; none without entries."""
+    if not numbers:
+        return []
+    is_one, listed = len(numbers) == 1, ", ".join(map(str, numbers))
+    noun, verb, does = ("entry", verbs[0], "does") if is_one else ("entries", verbs[1], "do")
+    return [f"{noun} {listed} {verb} {rest.format(does)}"]
 
 
 def fork_run(

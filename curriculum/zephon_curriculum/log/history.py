@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from zephon import DataError, StateError
+from zephon_curriculum.figures import plural
 from zephon_curriculum.log.amend import Amendment, Blobs, Composed, Layer, begin, check_schedule
 from zephon_curriculum.log.entries import (
     Accepted,
@@ -39,7 +40,8 @@ class History:
         self.pending: dict[int, Proposal] = {}
         """Proposals without a verdict, by number."""
         self.verdicts: dict[int, Accepted | Refused] = {}
-        """By number of the proposal."""
+        """By number of the proposal, what the run said of it; of one that was accepted and does not count any
+        more, by a withdrawal or in a fork, `withdrawn` has the number too."""
         self.withdrawn: set[int] = set()
         """Proposals and decisions that do not count any more."""
         self.added: dict[str, Mapping[str, Any]] = {}
@@ -48,7 +50,8 @@ class History:
 
     def __repr__(self) -> str:
         waiting = len(self.pending)
-        return f"History({len(self.entries)} entries, {waiting} to decide, head {self.head[:12] or 'none'})"
+        entries = plural(len(self.entries), "entry")
+        return f"History({entries}, {waiting} to decide, head {self.head[:12] or 'none'})"
 
     @classmethod
     def of(cls, entries: Iterable[Entry], blobs: Blobs) -> History:
@@ -267,7 +270,7 @@ def check_proposal(history: History, proposal: Proposal, *, is_new: bool = False
     """
     _need(blob_names(proposal), history.composed.blobs)
     if not proposal.ops:
-        raise AmendError("it asks for nothing")
+        raise AmendError("it asks for nothing; say what is to change: weights, scale, points or another")
     if proposal.until is not None and proposal.until <= proposal.at_step:
         raise AmendError(f"`until` must be > `at_step`, got [{proposal.at_step}, {proposal.until})")
     names = history.composed.names
@@ -317,13 +320,30 @@ def first_step(history: History, proposal: Proposal) -> int:
     return history.composed.effective(first)
 
 
+def begun(history: History, proposal: Proposal, step: int) -> str:
+    """Returns why a run at `step` cannot withdraw an entry that a proposal names; empty where it can."""
+    lead, begins = history.base.lead_steps, history.begins()
+    late = (op.entry for op in proposal.ops if isinstance(op, Withdraw))
+    number = next((n for n in late if n in begins and begins[n] <= step + lead), None)
+    if number is None:
+        return ""
+    start = begins[number]
+    earlier = f"go on from a state of at most {plural(start - lead - 1, 'step')}, or " if start > lead else ""
+    return (
+        f"entry {number} begins at step {start}, and at step {step} rows of steps up to {step + lead} may be "
+        f"mixed; only what has not begun can be withdrawn: {earlier}amend against it"
+    )
+
+
 def judge(
     history: History, number: int, step: int, opened: tuple[str, ...], check: CheckDocuments | None = None
 ) -> Accepted | Refused:
     """Returns the verdict on a pending proposal in the exchange of `step` of a run of datasets `opened`."""
     proposal, ahead = history.pending[number], step + history.base.lead_steps
-    start = first_step(history, proposal)
+    start, has_begun = first_step(history, proposal), begun(history, proposal, step)
     try:
+        if has_begun:
+            raise AmendError(has_begun)
         if start <= ahead:
             raise AmendError(
                 f"it changes step {start}, and at step {step} rows of steps up to {ahead} may be mixed"
@@ -337,6 +357,6 @@ def judge(
         if check is not None and composed.table().drops:
             check(composed)
     except (AmendError, DataError) as error:
-        legal = history.composed.first_free(ahead + 1)
+        legal = None if has_begun else history.composed.first_free(ahead + 1)
         return Refused(proposal=number, step=step, why=str(error), first_legal=legal)
     return Accepted(proposal=number, step=step, from_step=start)

@@ -81,9 +81,10 @@ def recipe_entry(
     if ours == theirs and not has_ended and {*names[len(composed.names) :]} <= {*history.wanted()}:
         return None if names == composed.names else Datasets(step=step, names=names)
     if (first := ours.first_difference(theirs, step)) is not None:
+        known = ScheduleTable(names, ours.starts, ours.shares)
         raise StateError.explained(
             f"the recipe's schedule differs from the run's at step {first}",
-            got=f"shares {theirs.at(first)} in place of {ours.at(first)}; {step} steps are begun",
+            got=f"{table.shown(first)} in place of {known.shown(first)}; {step} steps are begun",
             rule="the past cannot change: an edited recipe may differ from where it goes on",
             cure=f"restore its weights of the steps before {step}, or go on from a state of step {first} "
             "or earlier",

@@ -185,6 +185,23 @@ def op_json(op: Op) -> dict[str, Any]:
     return found
 
 
+def describe(op: Op) -> str:
+    """Returns an op in a few words."""
+    match op:
+        case Weights(weights=given) | Scale(factors=given) | Points(points=given):
+            return f"{op.kind} {', '.join(f'{name}={number}' for name, number in given)}"
+        case Replace(schedule=sha):
+            return f"schedule {sha[:12]}"
+        case Retire(dataset=name) | Add(dataset=name):
+            return f"{op.kind} {name}"
+        case SkipSteps(start=a, stop=b):
+            return f"skip steps {a}:{b}"
+        case SkipDocuments(num_documents=number):
+            return f"skip {number} documents"
+        case Withdraw(entry=number):
+            return f"withdraw {number}"
+
+
 def read_op(data: object) -> Op:
     """Returns the op that `op_json` wrote; ValueError for an unknown kind or field."""
     given = table(data)

@@ -6,6 +6,7 @@ What can be refused at once is refused here; the run has the last word.
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import tomllib
@@ -19,7 +20,7 @@ from zephon_curriculum.log.added import dataset_of
 from zephon_curriculum.log.amend import Blobs, Composed, Document, check_schedule
 from zephon_curriculum.log.entries import Entry, Proposal, body_json, read_body
 from zephon_curriculum.log.folder import CurriculumLog, documents_hash, table_hash
-from zephon_curriculum.log.history import History, amended, first_step
+from zephon_curriculum.log.history import History, amended, begun, first_step
 from zephon_curriculum.log.ops import (
     Add,
     Op,
@@ -53,7 +54,7 @@ class Changes(TypedDict, total=False):
     skip_steps: tuple[int, int] | None
     skip_documents: tuple[Document, ...] | None
     withdraw: tuple[int, ...]
-    author: str
+    author: str | None
     again: bool
 
 
@@ -75,7 +76,8 @@ class Request:
     skip_documents: tuple[Document, ...] | None = None
     withdraw: tuple[int, ...] = ()
     reason: str
-    author: str = ""
+    author: str | None = None
+    """None: the user's name."""
     again: bool = False
     """Whether it is asked for once more where a proposal that is equal in all counts or waits already."""
 
@@ -96,8 +98,10 @@ class Draft:
     first_step: int
     """The first step that it changes."""
     first_legal: int | None
-    """The first step that the run accepts if it goes on after the newest step logged; None where none is. One
-    that goes on from an earlier state accepts earlier ones."""
+    """The first step that the run accepts if it goes on after the newest step logged; None where none is, or
+    `has_begun`. One that goes on from an earlier state accepts earlier ones."""
+    has_begun: str
+    """Why the run, if it goes on there, cannot withdraw an entry; empty where it can, or need not."""
 
 
 def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None = None) -> Draft:
@@ -114,11 +118,12 @@ def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None 
             until=request.until,
             ops=ops,
             reason=request.reason,
-            author=request.author,
+            author=_user() if request.author is None else request.author,
         )
     )
     before = history.composed
     repeats = None if request.again else history.same(proposal)
+    has_begun = "" if newest_step is None else begun(history, proposal, newest_step + 1)
     history.use(blobs)
     return Draft(
         proposal=proposal,
@@ -129,9 +134,17 @@ def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None 
         after=amended(history, len(history.entries), proposal) if repeats is None else before,
         first_step=first_step(history, proposal),
         first_legal=None
-        if newest_step is None
+        if newest_step is None or has_begun
         else before.first_free(newest_step + history.base.lead_steps + 2),
+        has_begun=has_begun,
     )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user in this container
+        return ""
 
 
 def as_read(proposal: Proposal) -> Proposal:
@@ -278,9 +291,12 @@ def _anchor(path: str, base: Path) -> str:
 
 
 def schedule_of(path: str | os.PathLike[str], recipe: Recipe) -> ScheduleTable:
-    """Returns the table of another schedule: a recipe's, or a TOML file with its [schedule] alone."""
+    """Returns the table of another schedule: a recipe's, or a TOML file with its [schedule] alone.
+
+    Relative paths in it start at its folder.
+    """
     data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     config = data.get("schedule", data)
     if not isinstance(config, dict) or "kind" not in config:
         raise ValueError(f"{path}: a schedule's file has a [schedule] table with its `kind`")
-    return replace(recipe, schedule=config).compile_schedule()
+    return replace(recipe, schedule=config, base=Path(path).absolute().parent).compile_schedule()
