@@ -24,7 +24,15 @@ from zephon.schedule import (
     Stages,
     compile_schedule,
 )
-from zephon.shares import PARTS, Weights, check_weights, shares_of, shares_without
+from zephon.shares import (
+    MAX_WHOLE,
+    PARTS,
+    Weights,
+    check_weights,
+    shares_of,
+    shares_of_each,
+    shares_without,
+)
 
 CONTEXT = ScheduleContext(names=("web", "code"), total_steps=10, tokens_per_step=64)
 HALF, QUARTER = PARTS // 2, PARTS // 4
@@ -117,6 +125,44 @@ def test_unknown_and_missing_names_are_refused() -> None:
         shares_of({"wbe": 1, "web": 1, "code": 1}, CONTEXT.names, "here")
     with pytest.raises(ValueError, match="no weight for dataset 'code'; write code = 0 to leave it out"):
         shares_of({"web": 1}, CONTEXT.names, "here")
+
+
+NAMES = ("web", "code", "math")
+WHOLE = st.one_of(
+    st.integers(0, 9), st.integers(0, 1 << 44), st.sampled_from([MAX_WHOLE, MAX_WHOLE + 1, 10**30])
+)
+
+
+@given(
+    st.lists(st.tuples(WHOLE, WHOLE, WHOLE, st.permutations(NAMES)).filter(lambda m: any(m[:3])), min_size=1)
+)
+def test_shares_of_many_mixtures_are_those_of_each(mixtures: list[tuple[int, int, int, list[str]]]) -> None:
+    given = [dict(zip(names, weights, strict=True)) for *weights, names in mixtures]
+    steps = range(7, 7 + len(given))
+    assert shares_of_each(given, NAMES, steps) == [shares_of(weights, NAMES, "here") for weights in given]
+
+
+@pytest.mark.parametrize("number", [0.5, Fraction(1, 3), np.int64(3), 1e300])
+def test_shares_of_many_mixtures_take_all_numbers(number: Any) -> None:
+    given = [{"web": 1, "code": 2, "math": 3}, {"web": number, "code": 2, "math": 3}]
+    assert shares_of_each(given, NAMES, range(2)) == [shares_of(weights, NAMES, "here") for weights in given]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *WRONG,
+        {"web": 1, "code": True, "math": 1},
+        {"web": 0, "code": 0, "math": 0},
+        {"web": 1, "code": -1, "math": 1},
+        {"web": 1, "code": 1},
+        {"web": 1, "code": 1, "maths": 1},
+        {"web": 1, "code": 1, "math": 1, "more": 1},
+    ],
+)
+def test_of_many_mixtures_the_wrong_one_is_named(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"^schedule, step 9: "):
+        shares_of_each([{"web": 1, "code": 2, "math": 3}, wrong], NAMES, (4, 9))
 
 
 # Tables -----------------------------------------------------------------------------------------------------

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from zephon.errors import check_whole, unknown_field
-from zephon.shares import PARTS, Weights, check_weights, shares_of
+from zephon.shares import PARTS, Weights, check_weights, shares_of_each
 
+TOGETHER = 4096
+"""Steps whose weights are compiled at once."""
 BLOCK_STEPS = 1024
 """A state holds one hash of the shares for each block of this many steps."""
 
@@ -291,11 +293,14 @@ def compile_schedule(schedule: Schedule, context: ScheduleContext) -> ScheduleTa
         )
     starts: list[int] = []
     shares: list[tuple[int, ...]] = []
-    for step in steps:
-        entry = shares_of(schedule.weights(step), context.names, f"schedule, step {step}")
-        if not shares or entry != shares[-1]:
-            starts.append(step)
-            shares.append(entry)
+    for first in range(0, len(steps), TOGETHER):
+        some = steps[first : first + TOGETHER]
+        mixtures = [schedule.weights(step) for step in some]
+        entries = shares_of_each(mixtures, context.names, some)
+        for step, entry in zip(some, entries, strict=True):
+            if not shares or entry != shares[-1]:
+                starts.append(step)
+                shares.append(entry)
     return ScheduleTable(context.names, tuple(starts), tuple(shares))
 
 

@@ -11,8 +11,13 @@ import numbers
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
+import numpy as np
+from numpy.typing import NDArray
+
 PARTS = 1 << 20
 """Shares are whole parts of this many."""
+MAX_WHOLE = (1 << 62) // PARTS
+"""Whole weights up to this are rounded as 64-bit numbers."""
 
 Weights = Mapping[str, float]
 
@@ -44,7 +49,7 @@ def shares_of(weights: Weights, names: Sequence[str], where: str) -> tuple[int, 
     Largest remainder, ties to the dataset named first; exact arithmetic, so equal ratios give equal shares.
     """
     given = [weights.get(name) for name in names] if isinstance(weights, dict) else []
-    if len(given) == len(weights) and any(given) and all(type(w) is int and w >= 0 for w in given):
+    if given and len(given) == len(weights) and any(given) and all(type(w) is int and w >= 0 for w in given):
         return _rounded_whole([int(weight) for weight in given if weight is not None])
     exact = check_weights(weights, where)
     if unknown := [name for name in exact if name not in names]:
@@ -55,6 +60,48 @@ def shares_of(weights: Weights, names: Sequence[str], where: str) -> tuple[int, 
         )
     total = sum(exact.values(), Fraction(0))
     return _rounded([exact[name] * PARTS / total for name in names])
+
+
+def shares_of_each(
+    mixtures: Sequence[Weights], names: Sequence[str], steps: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Returns what `shares_of` does of the mixture of each of the steps.
+
+    Whole weights are rounded together, in a fraction of the time.
+    """
+    rows = _whole_rows(mixtures, names)
+    if rows is None:
+        of_steps = zip(mixtures, steps, strict=True)
+        return [shares_of(weights, names, f"schedule, step {step}") for weights, step in of_steps]
+    totals = rows.sum(axis=1, keepdims=True)
+    shares, remainders = np.divmod(rows * PARTS, totals)
+    order = np.argsort(-remainders, axis=1, kind="stable")
+    places = np.empty_like(order)
+    np.put_along_axis(places, order, np.arange(len(names))[None, :], axis=1)
+    shares += places < PARTS - shares.sum(axis=1, keepdims=True)
+    return list(map(tuple, shares.tolist()))
+
+
+def _whole_rows(mixtures: Sequence[Weights], names: Sequence[str]) -> NDArray[np.int64] | None:
+    """Returns the weights as an array (mixtures, names); None where some need a closer look."""
+    rows, wanted = [], list(names)
+    for weights in mixtures:
+        if not isinstance(weights, dict):
+            return None
+        if list(weights) != wanted:
+            if set(weights) != set(wanted):
+                return None
+            weights = {name: weights[name] for name in wanted}
+        row = list(weights.values())
+        if set(map(type, row)) != {int}:
+            return None
+        rows.append(row)
+    try:
+        found = np.array(rows, np.int64)
+    except OverflowError:
+        return None
+    fits = bool((found >= 0).all()) and bool((found <= MAX_WHOLE).all()) and bool(found.any(axis=1).all())
+    return found if fits else None
 
 
 @functools.lru_cache(maxsize=256)

@@ -99,8 +99,8 @@ class Knots:
         """Returns (1 - e) of the mixture `first` and e of the mixture `last`, for e = eased[0] / eased[1]."""
         to_last = eased[0] * self.sums[first]
         to_first = (eased[1] - eased[0]) * self.sums[last]
-        pairs = zip(self.mixtures[first], self.mixtures[last], strict=True)
-        return {n: a * to_first + b * to_last for n, (a, b) in zip(self.names, pairs, strict=True)}
+        named = zip(self.names, self.mixtures[first], self.mixtures[last], strict=True)
+        return {name: a * to_first + b * to_last for name, a, b in named}
 
 
 def written(weights: Weights) -> dict[str, int | float]:
