@@ -24,7 +24,14 @@ from zephon.order import GROUP_CHUNKS, GROUP_DOCUMENTS, WINDOW_CHUNKS, WINDOW_DO
 from zephon.packing import Carrying, PackerPlan, Packing
 from zephon.paths import anchor
 from zephon.readers.lines import CHUNK_BYTES
-from zephon.schedule import Constant, Schedule, ScheduleContext, ScheduleTable, compile_schedule
+from zephon.schedule import (
+    Constant,
+    ControllerContext,
+    Schedule,
+    ScheduleContext,
+    ScheduleTable,
+    compile_schedule,
+)
 from zephon.tokenizer import Tokenize
 from zephon.urls import refuse_secret
 
@@ -155,6 +162,16 @@ class Recipe:
         factory = plugins.find("work_sources", _kind("work_source", config))
         context = WorkSourceContext(datasets=self.datasets, schedule=self.build_schedule())
         return cast(WorkSource, factory(config, context))
+
+    def controller_context(self, table: ScheduleTable) -> ControllerContext:
+        """Returns what a controller may know of a run whose schedule says `table`."""
+        return ControllerContext(
+            names=self.names,
+            base=table,
+            total_steps=self.total_steps,
+            tokens_per_step=self.tokens_per_step,
+            seed=self.seed,
+        )
 
     def build_packer_plan(self) -> PackerPlan:
         """Returns how to make a packer for each lane."""

@@ -42,7 +42,7 @@ from zephon.order import CACHED_DOCUMENTS
 from zephon.readers import RandomReader, Report
 from zephon.readers.subset import PartReader, SubsetReader, whole
 from zephon.recipe import Recipe
-from zephon.schedule import ControllerContext, ScheduleTable
+from zephon.schedule import ScheduleTable
 from zephon.spool import Spool
 from zephon.stream_order import CACHED_WINDOWS, WINDOW_RECORDS
 from zephon.streaming import StreamReader
@@ -171,14 +171,7 @@ class _Check:
         make = plugins.find("controllers", kind)
         if table is None:  # the schedule that it would act on is refused
             return
-        context = ControllerContext(
-            names=recipe.names,
-            base=table,
-            total_steps=recipe.total_steps,
-            tokens_per_step=recipe.tokens_per_step,
-            seed=recipe.seed,
-        )
-        make(config, context)
+        make(config, recipe.controller_context(table))
 
     def fingerprint(self) -> str:
         """Returns the recipe's, or nothing where a part of it cannot be built."""

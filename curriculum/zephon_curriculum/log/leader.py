@@ -16,7 +16,6 @@ from typing import cast
 from zephon import Opened, Recipe, StateError, find_documents, find_plugin
 from zephon_curriculum.controllers.protocol import (
     Controller,
-    ControllerContext,
     Observation,
     consult,
     is_due,
@@ -69,16 +68,8 @@ class Leader:
         kind = config.pop("kind", None)
         if not isinstance(kind, str):
             raise ValueError(f"[controller] must have a `kind`, got {kind!r}")
-        return cast(Controller, find_plugin("controllers", kind)(config, self._context()))
-
-    def _context(self) -> ControllerContext:
-        recipe = self._recipe
-        return ControllerContext(
-            names=recipe.names,
-            base=self._table,
-            total_steps=recipe.total_steps,
-            tokens_per_step=recipe.tokens_per_step,
-            seed=recipe.seed,
+        return cast(
+            Controller, find_plugin("controllers", kind)(config, self._recipe.controller_context(self._table))
         )
 
     def observe(self, step: int, losses: Mapping[str, float | None], num_tokens: Mapping[str, int]) -> None:
@@ -190,7 +181,8 @@ class Leader:
         fresh = [observation for observation in self._seen if observation.step > newest]
         if not fresh:
             return None
-        found = consult(controller, self._context(), [*before, *fresh])
+        context = self._recipe.controller_context(self._table)
+        found = consult(controller, context, [*before, *fresh])
         decision = Decision(
             step=step,
             from_step=history.composed.first_free(step + history.base.lead_steps + 1),
