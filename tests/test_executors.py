@@ -68,11 +68,28 @@ def test_the_blocks_do_not_depend_on_their_company(prepare: Prepare) -> None:
     assert [plain(block) for block in prepare(REQUESTS[::-1])] == alone[::-1]
 
 
-def test_a_report_says_how_each_process_ended() -> None:
+def test_a_report_says_how_each_process_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "EXIT_CODES_S", 0.05)  # one never says
     codes = {11: -9, 12: 0, 13: None, 14: -signal.SIGTERM, 15: 3}
-    ended = {pid: SimpleNamespace(exitcode=code, join=lambda timeout: None) for pid, code in codes.items()}
-    pool = SimpleNamespace(_processes=ended)
+    pool = SimpleNamespace(_processes={pid: SimpleNamespace(exitcode=code) for pid, code in codes.items()})
     assert exit_report(pool) == "worker 0: signal 9, worker 4: exit code 3"  # type: ignore[arg-type]
+
+
+class ReapedElsewhere:
+    """A process that another thread reaps: for a while its exit code is unknown here."""
+
+    def __init__(self, code: int, asked: int) -> None:
+        self._code, self._asked = code, asked
+
+    @property
+    def exitcode(self) -> int | None:
+        self._asked -= 1
+        return self._code if self._asked < 0 else None
+
+
+def test_a_report_waits_for_what_another_thread_reaps() -> None:
+    pool = SimpleNamespace(_processes={11: ReapedElsewhere(-signal.SIGTERM, 0), 12: ReapedElsewhere(1, 3)})
+    assert exit_report(pool) == "worker 1: exit code 1"  # type: ignore[arg-type]
 
 
 def test_threads_have_no_report(prepare: Prepare) -> None:

@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from zephon.prepare import Block, Prepare, Request
+
+EXIT_CODES_S = 2.0
+"""The longest wait for the exit codes of a broken pool."""
 
 Run = Callable[[Sequence[Request]], list[Block | Exception]]
 
@@ -87,9 +91,12 @@ def _run_in_worker(requests: Sequence[Request]) -> list[Block | Exception]:
 
 def exit_report(executor: Executor) -> str:
     """Returns how the processes of a broken pool ended, as `worker 1: signal 9`; empty where unknown."""
-    processes = getattr(executor, "_processes", None) or {}  # no public way to the exit codes
-    for process in processes.values():  # all are ending; another thread may be reaping them
-        process.join(1.0)
-    codes = [(number, process.exitcode) for number, process in enumerate(processes.values())]
+    pool = getattr(executor, "_processes", None) or {}  # no public way to the exit codes
+    processes = list(pool.values())
+    deadline = time.monotonic() + EXIT_CODES_S
+    # All are ending. One that the pool's own thread reaps has no code here until that thread goes on.
+    while any(process.exitcode is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    codes = [(number, process.exitcode) for number, process in enumerate(processes)]
     ended = [(number, code) for number, code in codes if code not in (None, 0, -signal.SIGTERM)]
     return ", ".join(f"worker {n}: " + (f"signal {-c}" if c < 0 else f"exit code {c}") for n, c in ended)
