@@ -9,9 +9,11 @@ for readers, `check_reader`, is in `testing_readers.py`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from collections import Counter
@@ -34,7 +36,7 @@ from zephon.shares import PARTS, check_weights
 from zephon.stream import Run
 from zephon.testing_readers import check_reader
 
-__all__ = ["check_packer", "check_reader", "check_schedule", "check_work_source"]
+__all__ = ["check_fresh", "check_packer", "check_reader", "check_schedule", "check_work_source"]
 
 MAX_STEPS = 4096
 """Steps at which a schedule is asked for its weights."""
@@ -68,7 +70,9 @@ def check_schedule(schedule: Schedule | str, context: ScheduleContext) -> None:
                 f"{who}: weights({step}) differ from those of the last step that `changes()` names"
             )
     if isinstance(schedule, str):
-        _check_fresh("schedule", schedule, hash_json(table.to_json()), context)
+        question = {"path": schedule, "context": asdict(context) | {"base": str(context.base)}}
+        expected = hash_json(table.to_json())
+        check_fresh(f"schedule {schedule}", "zephon.testing:_table_of", question, expected)
 
 
 def check_work_source(source: WorkSource | str, names: Sequence[str]) -> None:
@@ -80,7 +84,8 @@ def check_work_source(source: WorkSource | str, names: Sequence[str]) -> None:
     for choice, other in zip(choices, backwards, strict=True):
         assert choice == other, f"{who}: choose() gave {choice}, then {other} for an equal ledger"
     if isinstance(source, str):
-        _check_fresh("work_source", source, hash_json(choices), len(names))
+        question = {"path": source, "num_datasets": len(names)}
+        check_fresh(f"work source {source}", "zephon.testing:_choices_of", question, hash_json(choices))
 
 
 def check_packer(plan: PackerPlan, seq_len: int) -> None:
@@ -327,34 +332,40 @@ def _load(part: object) -> object:
     return found if is_part else found()
 
 
-def _check_fresh(role: str, path: str, expected: str, context: ScheduleContext | int) -> None:
-    """Compares with the answers in a new process, under another hash seed."""
-    given = context if isinstance(context, int) else asdict(context) | {"base": str(context.base)}
+def check_fresh(who: str, function: str, question: object, expected: object) -> None:
+    """Raises `AssertionError` where `module:function` makes something else of JSON data in a fresh process.
+
+    Under another hash seed; what it gives is JSON data too, what it prints is left out.
+    """
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     found = subprocess.run(
-        [sys.executable, "-c", "import zephon.testing as t; t._answer()", role, path, json.dumps(given)],
+        [sys.executable, "-c", "import zephon.testing as t; t._reply()", function],
+        input=json.dumps(question),
         env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert found.returncode == 0, f"{role} {path}: fails in a fresh process:\n{found.stderr}"
-    same = found.stdout.strip() == expected
-    assert same, (
-        f"{role} {path}: gives other answers in a fresh process; look for hash(), set order or a global"
-    )
+    assert found.returncode == 0, f"{who}: fails in a fresh process:\n{found.stderr}"
+    same = json.loads(found.stdout) == expected
+    assert same, f"{who}: gives other answers in a fresh process; look for hash(), set order or a global"
 
 
-def _answer() -> None:
-    """Writes the hash of a part's answers; what the fresh process does."""
-    role, path, text = sys.argv[1:]
-    context = json.loads(text)
-    if role == "schedule":
-        sys.stdout.write(hash_json(_fresh_table(path, context)))
-        return
-    sys.stdout.write(hash_json(_choices(cast(WorkSource, _load(path)), context, path)))
+def _reply() -> None:
+    """Answers the question on standard input; what the fresh process does."""
+    with contextlib.redirect_stdout(sys.stderr):
+        answer = pkgutil.resolve_name(sys.argv[1])(json.load(sys.stdin))
+    json.dump(answer, sys.stdout)
 
 
-def _fresh_table(path: str, context: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {**context, "names": tuple(context["names"]), "base": Path(context["base"])}
-    return compile_schedule(cast(Schedule, _load(path)), ScheduleContext(**fields)).to_json()
+def _table_of(question: Mapping[str, Any]) -> str:
+    """Returns the hash of the table of a schedule given by path."""
+    told = {**question["context"], "names": tuple(question["context"]["names"])}
+    context = ScheduleContext(**told | {"base": Path(told["base"])})
+    return hash_json(compile_schedule(cast(Schedule, _load(question["path"])), context).to_json())
+
+
+def _choices_of(question: Mapping[str, Any]) -> str:
+    """Returns the hash of the choices of a work source given by path."""
+    source = cast(WorkSource, _load(question["path"]))
+    return hash_json(_choices(source, question["num_datasets"], question["path"]))

@@ -123,7 +123,7 @@ def test_fit_prints_json_of_one_target(place: Path) -> None:
         (("--law", "cubic"), Exit.USAGE, "--law must be one of loglinear, quadratic"),
         (("--target", "mmlu"), Exit.USAGE, "--target names 'mmlu'"),
         (("--min-share", "pdf=0.1"), Exit.USAGE, "--min-share names 'pdf'"),
-        (("--baseline", "web=1"), Exit.USAGE, "--baseline: no weight for 'code'"),
+        (("--baseline", "web=1"), Exit.USAGE, "--baseline: no weight for dataset 'code'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(place: Path, args: tuple[str, ...], code: Exit, message: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon import PARTS, Constant, ScheduleContext, compile_schedule
-from zephon_curriculum.controllers import (
+from zephon_curriculum import (
     Ado,
     Controller,
     ControllerContext,
@@ -20,11 +20,10 @@ from zephon_curriculum.controllers import (
     Observation,
     Threshold,
     consult,
-    fault_of,
-    is_due,
     make_controller,
     quantise,
 )
+from zephon_curriculum.controllers.protocol import fault_of, is_due
 
 NAMES = ("web", "code")
 
@@ -211,5 +210,6 @@ def test_a_controller_without_a_known_kind_is_refused() -> None:
 )
 def test_a_table_that_says_nonsense_is_refused(table: dict[str, object], message: str) -> None:
     kinds = {"exp3": Exp3, "ado": Ado, "threshold": Threshold}
+    fields = {name: value for name, value in table.items() if name != "kind"}
     with pytest.raises(ValueError, match=message):
-        kinds[str(table["kind"])].from_config(table, made_context())
+        kinds[str(table["kind"])].from_config(fields, made_context())

@@ -13,15 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zephon import PARTS, Constant, ScheduleContext, Stages, compile_schedule
-from zephon_curriculum.controllers import (
-    Ado,
-    ControllerContext,
-    Learner,
-    PowerLaw,
-    consult,
-    fit_power_law,
-    simulate,
-)
+from zephon_curriculum import Ado, ControllerContext, Learner, PowerLaw, consult, simulate
+from zephon_curriculum.controllers.power_law import fit_power_law
 
 LAWS = {
     "web": PowerLaw(alpha=0.3, log_beta=1.5, log_eps=0.6),
@@ -203,7 +196,7 @@ def test_ten_datasets_are_fitted_within_a_second() -> None:
     history = simulate(controller, context, Learner(laws=laws, noise=0.05), 2000, observe_every=2).history
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         assert controller.decide(history) is not None
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert min(seconds) < 1.0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from zephon_curriculum.controllers import (
+from zephon_curriculum import (
     Ado,
     Controller,
     ControllerContext,
@@ -23,7 +24,7 @@ HOME = "zephon_curriculum.controllers"
 @pytest.mark.parametrize(
     ("path", "config"),
     [
-        (f"{HOME}.exp3:Exp3.from_config", {"kind": "exp3"}),
+        (f"{HOME}.exp3:Exp3.from_config", {}),
         (
             f"{HOME}.exp3:Exp3.from_config",
             {"eta": "decay", "gamma": "decay", "memory": 1.0},
@@ -114,5 +115,14 @@ def test_a_fault_is_found(decide: Decide, message: str) -> None:
 def test_every_must_be_a_whole_number() -> None:
     made = Made(lambda history: EVEN)
     made.every = 0
-    with pytest.raises(AssertionError, match="`every` must be >= 1, got 0"):
+    with pytest.raises(AssertionError, match="`every` must be a whole number >= 1, got 0"):
         check_controller(lambda config, context: made, {})
+
+
+def test_what_depends_on_the_process_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "class Made:\n    every = 20\n\n    def decide(self, history):\n"
+    text += "        return {'web': 1 + hash('web') % 2**40, 'code': 2**40, 'math': 2**40}\n\n\n"
+    (tmp_path / "hashed_controller.py").write_text(text + "def make(config, context):\n    return Made()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(AssertionError, match="gives other answers in a fresh process"):
+        check_controller("hashed_controller:make", {}, num_decisions=2)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from zephon import PARTS, Constant, ScheduleContext, Stages, compile_schedule
-from zephon_curriculum.controllers import (
+from zephon_curriculum import (
     ControllerContext,
     Exp3,
     Learner,
@@ -23,7 +23,7 @@ from zephon_curriculum.controllers import (
     quantise,
     simulate,
 )
-from zephon_curriculum.controllers.measured import measure, with_floor
+from zephon_curriculum.controllers.rounds import rounds_of, with_floor
 from zephon_curriculum.controllers.simulate import _normal
 
 LOSSES = {"web": 2.0, "code": 4.0, "math": 3.0}
@@ -214,10 +214,10 @@ def test_rounds_with_a_fault_are_left_out() -> None:
     drawn = [dict.fromkeys(LOSSES, 1000 * t) for t in range(1, 4)]
     history = [observed(t + 1, LOSSES, drawn[t]) for t in range(3)]
     history[1] = replace(history[1], losses={**LOSSES, "web": math.nan})
-    assert list(measure(history, EVEN.names).steps) == [1, 3]
+    assert list(rounds_of(history, EVEN.names).steps) == [1, 3]
     history[2] = replace(history[2], step=4)
     unknowing = Observation(step=3, losses={"web": 2.0}, num_tokens={"web": 9}, shares={"web": PARTS})
-    late = measure([history[0], unknowing, history[2]], EVEN.names)
+    late = rounds_of([history[0], unknowing, history[2]], EVEN.names)
     assert late.num_tokens[1].tolist() == [9, 0, 0]
     got = Exp3(context=EVEN, warmup=0).decide(history)
     assert got is not None
@@ -231,9 +231,9 @@ def test_a_thousand_observations_of_twenty_datasets_cost_little() -> None:
     history = simulate(quiet, context, fixed_losses(names, noise=0.1), 1000).history
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         assert quiet.decide(history) is not None
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert min(seconds) < 0.05
 
 

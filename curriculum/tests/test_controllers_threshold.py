@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 
 from zephon import PARTS, Constant, ScheduleContext, compile_schedule
-from zephon_curriculum.controllers import (
-    ControllerContext,
-    Learner,
-    Observation,
-    PowerLaw,
-    Threshold,
-    consult,
-    simulate,
-)
+from zephon_curriculum import ControllerContext, Learner, Observation, PowerLaw, Threshold, consult, simulate
 
 NAMES = ("web", "math")
 TOLD = ScheduleContext(names=NAMES, total_steps=None, tokens_per_step=1000)

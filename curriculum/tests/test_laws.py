@@ -216,7 +216,7 @@ def test_an_optimum_beyond_the_runs_is_told_of(fits: dict[str, LawFit]) -> None:
 def test_unknown_kinds_and_baselines_are_refused(fits: dict[str, LawFit]) -> None:
     with pytest.raises(ValueError, match=r"`kind` must be one of loglinear, quadratic, got 'cubic'"):
         fit_law(make_swarm(), "cubic")
-    with pytest.raises(ValueError, match=r"`baseline`: no weight for 'code'"):
+    with pytest.raises(ValueError, match=r"`baseline`: no weight for dataset 'code'"):
         find_optimum(fits[LOGLINEAR], baseline={"web": 1})
     with pytest.raises(ValueError, match="`num_bootstrap` must be >= 0, got -1"):
         find_optimum(fits[LOGLINEAR], num_bootstrap=-1)

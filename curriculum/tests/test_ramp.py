@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tests.helpers import INLINE, digest_of, loaders, make_recipe, open_small, sized, take_steps
 from zephon import PARTS, Dataset, Ledger, Loader, ScheduleTable, Stages, compile_schedule
 from zephon.opened import Opened
-from zephon_curriculum.schedules import linear
+from zephon_curriculum.schedules.ramp import linear
 
 STEPS, LANES, SEQ_LEN = 200, 32, 512
 PHASES = 4
@@ -116,7 +116,7 @@ def tables(draw: st.DrawFn) -> ScheduleTable:
     return compile_schedule(Stages(stages), context)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data())
 def test_credits_stay_within_the_bound_at_every_draw(data: st.DataObject) -> None:
     table = data.draw(tables())

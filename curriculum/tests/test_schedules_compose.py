@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zephon import Constant, ScheduleContext, compile_schedule
-from zephon_curriculum.schedules import Bounds, Ramp, Repeat, Then, build
+from zephon_curriculum import Bounds, Ramp, Repeat, Then
 from zephon_curriculum.schedules.bounds import fill
+from zephon_curriculum.schedules.nested import build
 
 CONTEXT = ScheduleContext(names=("web", "code", "math"), total_steps=100, tokens_per_step=1000)
 OPEN = ScheduleContext(names=("web", "code", "math"), total_steps=None, tokens_per_step=1000)

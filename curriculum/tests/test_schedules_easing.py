@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zephon_curriculum.schedules import Easing
+from zephon_curriculum import Easing
 from zephon_curriculum.schedules.easing import KEPT, KINDS, PI, WORK
 
 FORMULAS: dict[str, Callable[[float], float]] = {

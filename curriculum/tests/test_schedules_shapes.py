@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from zephon import PARTS, Schedule, ScheduleContext, compile_schedule
-from zephon_curriculum.schedules import CrossFade, Easing, Ramp, Sawtooth, Wsd, build, to_steps
+from zephon_curriculum import CrossFade, Easing, Ramp, Sawtooth, Wsd, to_steps
+from zephon_curriculum.schedules.nested import build
 
 CONTEXT = ScheduleContext(names=("web", "code"), total_steps=200, tokens_per_step=1000)
 OPEN = ScheduleContext(names=("web", "code"), total_steps=None, tokens_per_step=1000)
@@ -241,8 +242,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"kind": "crossfade", "knots": KNOTS, "fade": 5}, "got 5 steps for the 4 from step 0 to 4"),
     ({"kind": "crossfade", "knots": [{"at": 0, "weight": WEB}]}, "knot 1: unknown field 'weight'; did you"),
     (TOOTH | {"period": 1}, "`period` must be a whole number of steps >= 2"),
-    (TOOTH | {"period": 5, "floor": 1.5}, r"`floor` must be in \[0, 1\]"),
+    (TOOTH | {"period": 5, "floor": 1.5}, r"`floor` must be a part of the tokens in \[0, 1\]"),
     (TOOTH | {"period": 5, "times": 0}, "`times` must be a whole number >= 1"),
+    (TOOTH | {"period": 5, "floor": "1e999999999"}, "`floor` must be a number, or a percentage"),
     ({"kind": "table"}, "give either `file`"),
     ({"kind": "table", "csv": CSV, "file": "a"}, "give either `file`"),
     ({"kind": "table", "file": "missing.csv"}, "cannot read `file` '/.*missing.csv'"),

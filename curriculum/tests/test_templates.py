@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tests.helpers import words, write_tokenizer
 from zephon import PARTS, Recipe, ScheduleContext, ScheduleTable, compile_schedule
 from zephon.cli import build_app
-from zephon_curriculum.schedules import build
+from zephon_curriculum.schedules.nested import build
 from zephon_curriculum.templates import template, templates
 
 ROLES = {

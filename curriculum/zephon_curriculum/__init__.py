@@ -9,36 +9,26 @@ mixture (`fit_law`, `find_optimum`, designs).
 from __future__ import annotations
 
 from zephon_curriculum.compare import Comparison, compare
-from zephon_curriculum.controllers import (
-    Ado,
+from zephon_curriculum.controllers.ado import Ado
+from zephon_curriculum.controllers.conformance import check_controller
+from zephon_curriculum.controllers.exp3 import Exp3
+from zephon_curriculum.controllers.power_law import PowerLaw
+from zephon_curriculum.controllers.protocol import (
     Controller,
     ControllerContext,
-    Exp3,
-    Learner,
     Observation,
-    PowerLaw,
-    Simulated,
-    Threshold,
-    check_controller,
     consult,
     make_controller,
     quantise,
-    simulate,
 )
+from zephon_curriculum.controllers.simulate import Learner, Simulated, simulate
+from zephon_curriculum.controllers.threshold import Threshold
 from zephon_curriculum.estimation import DatasetEstimate, Estimates, Pinned, TokenEstimation
 from zephon_curriculum.explain import Explanation, explain
-from zephon_curriculum.laws import (
-    Design,
-    LawFit,
-    Optimum,
-    Swarm,
-    dirichlet_design,
-    find_optimum,
-    fit_law,
-    read_swarm,
-    sobol_design,
-    write_design,
-)
+from zephon_curriculum.laws.designs import Design, dirichlet_design, sobol_design, write_design
+from zephon_curriculum.laws.fit import LawFit, fit_law
+from zephon_curriculum.laws.optimum import Optimum, find_optimum
+from zephon_curriculum.laws.swarm import Swarm, read_swarm
 from zephon_curriculum.log import CurriculumLog, Updates, fork_run, open_updates, recipe_of_run
 from zephon_curriculum.opening import Opening
 from zephon_curriculum.plan import (
@@ -58,17 +48,12 @@ from zephon_curriculum.preview import Preview, preview, preview_cost
 from zephon_curriculum.preview_estimated import EstimatedPreview, preview_estimated
 from zephon_curriculum.quantity import Quantity
 from zephon_curriculum.run import Run
-from zephon_curriculum.schedules import (
-    Bounds,
-    CrossFade,
-    Easing,
-    Ramp,
-    Repeat,
-    Sawtooth,
-    Then,
-    Wsd,
-    to_steps,
-)
+from zephon_curriculum.schedules.bounds import Bounds
+from zephon_curriculum.schedules.compose import Repeat, Then
+from zephon_curriculum.schedules.cycles import CrossFade, Sawtooth
+from zephon_curriculum.schedules.easing import Easing
+from zephon_curriculum.schedules.ramp import Ramp, Wsd
+from zephon_curriculum.schedules.units import to_steps
 from zephon_curriculum.templates import Template, template, templates
 
 __all__ = [

@@ -22,7 +22,7 @@ class Quantity:
     std_error: float | None = None
     """Of `value`; None where nobody can say, or asked."""
     freedom: float | None = None
-    """Degrees of freedom of `std_error`; None where it is exact, or not from chunks."""
+    """Degrees of freedom of `std_error`; None where it is exact, they have no end, or nobody can say."""
     reason: str = ""
     """Why there is no interval, and the cure; empty where there is one."""
 

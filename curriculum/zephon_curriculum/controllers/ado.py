@@ -22,15 +22,10 @@ from typing import Any
 import numpy as np
 
 from zephon import PARTS
-from zephon_curriculum.controllers.config import (
-    check_floor,
-    check_number,
-    check_whole,
-    fields_of,
-)
-from zephon_curriculum.controllers.measured import Floats, Measured, by_name, measure, with_floor
+from zephon_curriculum.controllers.config import check_floor, check_number, check_whole, fields_of
 from zephon_curriculum.controllers.power_law import PowerLaw, fit_power_law, smoothed
 from zephon_curriculum.controllers.protocol import ControllerContext, Observation, waits
+from zephon_curriculum.controllers.rounds import Floats, Rounds, by_name, rounds_of, with_floor
 
 MIN_ALPHA = 0.05
 """The least exponent that a slope is computed with, as in the published code."""
@@ -61,14 +56,7 @@ class Ado:
     """How much of the average of all shares until here is in the weights."""
 
     def __post_init__(self) -> None:
-        for name, whole, least in (
-            ("every", self.every, 1),
-            ("warmup", self.warmup, 1),
-            ("skip", self.skip, 0),
-            ("refit", self.refit, 1),
-            ("smoothing", self.smoothing, 1),
-        ):
-            check_whole("ado", name, whole, least)
+        check_whole("ado", self, every=1, warmup=1, skip=0, refit=1, smoothing=1)
         if self.skip >= self.warmup:
             raise ValueError(
                 f"controller ado: `skip` must be < `warmup`, got {self.skip} and {self.warmup}; "
@@ -85,70 +73,69 @@ class Ado:
         return cls(context=context, **fields_of("ado", config, cls))
 
     def decide(self, history: Sequence[Observation]) -> Mapping[str, float] | None:
-        """Returns the weights after the newest observation; None in the warm-up, for a fault, without a fit.
+        """Returns the weights after the newest observation; None in the warm-up and without a fit.
 
         A dataset without a fit of its own gets what the schedule says; the others divide the rest.
         """
-        if waits(history, self.context.names, self.warmup):
+        if waits(history, self.warmup):
             return None
         names, newest = self.context.names, history[-1]
-        measured = measure(history, names)
-        laws = self.fit(measured)
+        rounds = rounds_of(history, names)
+        laws = self.fit(rounds)
         prior = np.array(self.context.base.at(newest.step), dtype=np.float64)
         active = np.flatnonzero(prior)
         fitted = np.array([i for i in active if laws[i] is not None], dtype=np.int64)
         wanted = preference(
-            prior[fitted], [laws[i] for i in fitted], self._counts(measured)[-1, fitted],
-            self._credit(measured)[fitted],
+            prior[fitted], [laws[i] for i in fitted], self._counts(rounds)[-1, fitted],
+            self._credit(rounds)[fitted],
         )  # fmt: skip
         if wanted is None:
             return None
         target = prior / prior.sum()
         target[fitted] = wanted * max(0.0, 1.0 - np.delete(target, fitted).sum())
         target = with_floor(target[active], self.floor)
-        blended = self.momentum * self._average(measured)[active] + (1.0 - self.momentum) * target
+        blended = self.momentum * self._average(rounds)[active] + (1.0 - self.momentum) * target
         return by_name(names, active, with_floor(blended, self.floor))
 
     def reason(self, history: Sequence[Observation]) -> str:
         """Returns why `decide` gave None on `history`."""
-        waiting = waits(history, self.context.names, self.warmup)
-        return waiting or "held: no dataset has 8 losses between `skip` and the last fit"
+        return waits(history, self.warmup) or "held: no dataset has 8 losses between `skip` and the last fit"
 
-    def fit(self, measured: Measured) -> list[PowerLaw | None]:
+    def fit(self, rounds: Rounds) -> list[PowerLaw | None]:
         """Returns the law of each dataset, as of the last fit that was due; None: too few losses."""
-        since_first = int(measured.steps[-1]) - self.warmup
+        since_first = int(rounds.steps[-1]) - self.warmup
         last = self.warmup + since_first // self.refit * self.refit
-        rows = (measured.steps > self.skip) & (measured.steps <= last)
-        counts, laws = self._counts(measured), []
+        rows = (rounds.steps > self.skip) & (rounds.steps <= last)
+        counts, laws = self._counts(rounds), []
         for k in range(len(self.context.names)):
-            seen = rows & ~np.isnan(measured.losses[:, k]) & (counts[:, k] > 0)
+            seen = rows & ~np.isnan(rounds.losses[:, k]) & (counts[:, k] > 0)
             n, first_seen = np.unique(counts[seen, k], return_index=True)
-            losses = smoothed(measured.losses[seen, k], self.smoothing)[first_seen]
+            losses = smoothed(rounds.losses[seen, k], self.smoothing)[first_seen]
             laws.append(fit_power_law(n, losses))
         return laws
 
-    def _counts(self, measured: Measured) -> Floats:
+    def _counts(self, rounds: Rounds) -> Floats:
         """Returns n of each observation and dataset, in steps of tokens."""
-        own = measured.num_tokens / self.context.tokens_per_step
+        own = rounds.num_tokens / self.context.tokens_per_step
         result: Floats = np.broadcast_to(own.sum(1, keepdims=True), own.shape)
         return result
 
-    def _credit(self, measured: Measured) -> Floats:
+    def _credit(self, rounds: Rounds) -> Floats:
         """Returns h^power after the newest observation; h starts as the shares of the first."""
-        kept = self.history ** measured.intervals()  # (T,)
+        kept = self.history ** rounds.intervals()  # (T,)
         later = np.append(np.cumprod(kept[::-1])[::-1][1:], 1.0)  # what is kept of each round until the end
-        recent = ((1.0 - kept) * later)[:, None] * measured.realised()
-        average = measured.shares[0] * kept.prod() + recent.sum(axis=0)
+        recent = ((1.0 - kept) * later)[:, None] * rounds.realised()
+        average = rounds.shares[0] * kept.prod() + recent.sum(axis=0)
         result: Floats = average**self.power
         return result
 
-    def _average(self, measured: Measured) -> Floats:
+    def _average(self, rounds: Rounds) -> Floats:
         """Returns the prior after the newest observation, scaled by the mean of share / prior until here."""
-        prior = np.array([self.context.base.at(step) for step in measured.steps], dtype=np.float64) / PARTS
-        steps = np.diff(measured.steps, append=measured.steps[-1]).astype(np.float64)
-        steps[0] += measured.steps[0]
+        prior = np.array([self.context.base.at(step) for step in rounds.steps], dtype=np.float64) / PARTS
+        steps = np.diff(rounds.steps, append=rounds.steps[-1]).astype(np.float64)
+        steps[0] += rounds.steps[0]
         held = np.where(prior > 0, steps[:, None], 0.0)  # (T, K) steps from here on, in the schedule
-        ratio = np.divide(measured.shares, prior, out=np.zeros_like(prior), where=prior > 0)
+        ratio = np.divide(rounds.shares, prior, out=np.zeros_like(prior), where=prior > 0)
         seen = held.sum(axis=0)
         scale = np.divide((held * ratio).sum(axis=0), seen, out=np.ones_like(seen), where=seen > 0)
         scaled = prior[-1] * scale

@@ -15,12 +15,11 @@ from zephon_curriculum.schedules.fields import check_fields
 
 
 def fields_of(kind: str, config: Mapping[str, Any], controller: Any) -> dict[str, Any]:
-    """Returns the fields of `config` but `kind`; refuses one that the class does not have, or lacks."""
+    """Returns the fields of `config`; refuses one that the class lacks, and a table without one it needs."""
     own = {field.name: field.default for field in fields(controller) if field.name != "context"}
-    given = {name: value for name, value in config.items() if name != "kind"}
     required = [name for name, default in own.items() if default is MISSING]
-    check_fields(f"controller {kind}", given, required, [name for name in own if name not in required])
-    return given
+    check_fields(f"controller {kind}", config, required, [name for name in own if name not in required])
+    return dict(config)
 
 
 def check_number(kind: str, name: str, value: object, least: float, most: float = math.inf) -> None:
@@ -31,10 +30,12 @@ def check_number(kind: str, name: str, value: object, least: float, most: float 
         raise ValueError(f"controller {kind}: `{name}` must be a number {rule}, got {value!r}")
 
 
-def check_whole(kind: str, name: str, value: object, least: int) -> None:
-    """Refuses what is no whole number >= `least`."""
-    if type(value) is not int or value < least:
-        raise ValueError(f"controller {kind}: `{name}` must be a whole number >= {least}, got {value!r}")
+def check_whole(kind: str, controller: object, **fields: int) -> None:
+    """Refuses the first of a controller's `fields` that is no whole number >= the least given for it."""
+    for name, least in fields.items():
+        value = getattr(controller, name)
+        if type(value) is not int or value < least:
+            raise ValueError(f"controller {kind}: `{name}` must be a whole number >= {least}, got {value!r}")
 
 
 def check_floor(kind: str, floor: object, num_datasets: int) -> None:

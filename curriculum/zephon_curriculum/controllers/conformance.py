@@ -6,22 +6,15 @@ Upstream: the tests of a plugin. Downstream: nothing; no run imports this.
 from __future__ import annotations
 
 import json
-import os
 import pkgutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from zephon import Constant, ScheduleContext, ScheduleTable, compile_schedule
+from zephon.testing import check_fresh
 from zephon_curriculum.controllers.power_law import PowerLaw
-from zephon_curriculum.controllers.protocol import (
-    Controller,
-    ControllerContext,
-    Observation,
-    consult,
-)
+from zephon_curriculum.controllers.protocol import Controller, ControllerContext, Observation, consult
 from zephon_curriculum.controllers.simulate import Learner, simulate
 
 Factory = Callable[[Mapping[str, Any], ControllerContext], Controller]
@@ -44,8 +37,8 @@ def check_controller(
     controller = _load(factory)(config, context)
     who = f"controller {type(controller).__name__}"
     every = controller.every
-    assert type(every) is int, f"{who}: `every` must be a whole number, got {every!r}"
-    assert every >= 1, f"{who}: `every` must be >= 1, got {every}"
+    is_whole = type(every) is int and every >= 1
+    assert is_whole, f"{who}: `every` must be a whole number >= 1, got {every!r}"
     learner = _made_up_learner(context)
     try:
         simulated = simulate(
@@ -61,7 +54,14 @@ def check_controller(
         _check_pure(_load(factory)(config, context), context, part, answer, who)
         _check_faults(controller, context, part, who)
     if isinstance(factory, str):
-        _check_fresh(factory, config, context, histories, answers)
+        question = {
+            "factory": factory,
+            "config": dict(config),
+            "base": context.base.to_json(),
+            "rest": {name: getattr(context, name) for name in ("total_steps", "tokens_per_step", "seed")},
+            "histories": [[seen.to_json() for seen in history] for history in histories],
+        }
+        check_fresh(f"controller {factory}", f"{__name__}:_answers_of", question, answers)
     return len(simulated.decisions)
 
 
@@ -110,52 +110,17 @@ def _check_faults(
         _answer(controller, context, [*history[:middle], faulty, *history[middle + 1 :]], who)
 
 
-# A fresh process --------------------------------------------------------------------------------------------
-
-
 def _load(factory: Factory | str) -> Factory:
     return cast(Factory, pkgutil.resolve_name(factory)) if isinstance(factory, str) else factory
 
 
-def _check_fresh(
-    factory: str, config: Mapping[str, Any], context: ControllerContext, histories: list[list[Observation]],
-    answers: list[dict[str, int] | None],
-) -> None:  # fmt: skip
-    """Compares with the answers of a new process."""
-    question = {
-        "config": dict(config),
-        "base": context.base.to_json(),
-        "rest": [context.total_steps, context.tokens_per_step, context.seed],
-        "histories": [[seen.to_json() for seen in history] for history in histories],
-    }
-    program = "import sys; from zephon_curriculum.controllers import conformance as c; c._reply(sys.argv[1])"
-    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    found = subprocess.run(
-        [sys.executable, "-c", program, factory],
-        input=json.dumps(question),
-        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.returncode == 0, f"controller {factory}: fails in a fresh process:\n{found.stderr}"
-    same = json.loads(found.stdout) == answers
-    assert same, (
-        f"controller {factory}: decides otherwise in a fresh process; look for hash(), set order or a global"
-    )
-
-
-def _reply(factory: str) -> None:
-    """Writes the decisions that the histories on standard input lead to; what the fresh process does."""
-    question = json.load(sys.stdin)
-    total_steps, tokens_per_step, seed = question["rest"]
+def _answers_of(question: Mapping[str, Any]) -> list[dict[str, int] | None]:
+    """Returns the decisions on histories of a controller given by path; what the fresh process does."""
     base = ScheduleTable.from_json(question["base"])
-    context = ControllerContext(
-        names=base.names, base=base, total_steps=total_steps, tokens_per_step=tokens_per_step, seed=seed
-    )
-    controller = _load(factory)(question["config"], context)
+    context = ControllerContext(names=base.names, base=base, **question["rest"])
+    controller = _load(question["factory"])(question["config"], context)
     histories = [[Observation.from_json(seen) for seen in history] for history in question["histories"]]
-    json.dump([consult(controller, context, history).weights for history in histories], sys.stdout)
+    return [consult(controller, context, history).weights for history in histories]
 
 
 def _made_up_context() -> ControllerContext:

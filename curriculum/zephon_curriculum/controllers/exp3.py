@@ -25,21 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from zephon_curriculum.controllers.config import (
-    check_floor,
-    check_number,
-    check_whole,
-    fields_of,
-)
-from zephon_curriculum.controllers.measured import (
+from zephon_curriculum.controllers.config import check_floor, check_number, check_whole, fields_of
+from zephon_curriculum.controllers.protocol import ControllerContext, Observation, waits
+from zephon_curriculum.controllers.rounds import (
     Floats,
-    Measured,
+    Rounds,
     by_name,
     forward_filled,
-    measure,
+    rounds_of,
     with_floor,
 )
-from zephon_curriculum.controllers.protocol import ControllerContext, Observation, waits
 
 DECAY = "decay"
 FORGOTTEN = 1e-9
@@ -68,8 +63,7 @@ class Exp3:
     """The least share of each dataset that has one in the schedule."""
 
     def __post_init__(self) -> None:
-        check_whole("exp3", "every", self.every, 1)
-        check_whole("exp3", "warmup", self.warmup, 0)
+        check_whole("exp3", self, every=1, warmup=0)
         for name, value, most in (("eta", self.eta, math.inf), ("gamma", self.gamma, 1.0)):
             if value != DECAY:
                 check_number("exp3", name, value, 0.0, most)
@@ -83,7 +77,7 @@ class Exp3:
         return cls(context=context, **fields_of("exp3", config, cls))
 
     def decide(self, history: Sequence[Observation]) -> Mapping[str, float] | None:
-        """Returns the weights after the newest observation; None in the warm-up and where it has a fault."""
+        """Returns the weights after the newest observation; None in the warm-up."""
         if self.reason(history):
             return None
         names = self.context.names
@@ -104,7 +98,7 @@ class Exp3:
         horizon = len(history)
         if self.memory < 1.0:
             horizon = 1 if self.memory == 0.0 else math.ceil(math.log(FORGOTTEN) / math.log(self.memory))
-        gains = rewards(measure(history[-horizon - 1 :], self.context.names), self.max_loss)
+        gains = rewards(rounds_of(history[-horizon - 1 :], self.context.names), self.max_loss)
         gains = gains[-horizon:]  # without the round that only says what was drawn before
         ages = np.arange(len(gains) - 1, -1, -1, dtype=np.float64)
         total: Floats = ((self.memory**ages)[:, None] * gains).sum(axis=0)
@@ -112,15 +106,15 @@ class Exp3:
 
     def reason(self, history: Sequence[Observation]) -> str:
         """Returns why nothing is decided on `history`; empty where something is."""
-        return waits(history, self.context.names, self.warmup)
+        return waits(history, self.warmup)
 
 
-def rewards(measured: Measured, max_loss: float) -> Floats:
+def rewards(rounds: Rounds, max_loss: float) -> Floats:
     """Returns g of each round and dataset; before its first loss a dataset has the mean of the others."""
-    losses = forward_filled(measured.losses)
+    losses = forward_filled(rounds.losses)
     unseen = np.isnan(losses)
     known = np.clip(np.where(unseen, 0.0, losses) / max_loss, 0.0, 1.0)
-    drawn, shares = measured.realised(), measured.shares
+    drawn, shares = rounds.realised(), rounds.shares
     before = np.vstack([shares[:1], shares[:-1]])
     # Shares may change within a round: any value between those at its two ends is as planned.
     planned = np.clip(drawn, np.minimum(before, shares), np.maximum(before, shares))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zephon_curriculum.controllers.measured import Floats
+from zephon_curriculum.controllers.rounds import Floats
 
 MAX_POINTS = 200
 """Points of a fit; of a longer curve an even selection."""
@@ -23,6 +23,8 @@ NUM_ALPHAS = 40
 """Points of a grid of starts."""
 FURTHER = 6
 """Neighbours on the grid lead to the same place, so the second start is not the second best."""
+MAX_ALPHA, MAX_LOG_BETA, MIN_LOG_EPS = 0.8, 6.5, 0.5
+"""Bounds of the fit; see `fit_power_law`."""
 DELTA = 1e-3
 """Where the Huber loss turns from square to linear, in units of log loss."""
 SMOOTHING_ORDER = 3
@@ -62,14 +64,7 @@ def smoothed(losses: Floats, window: int) -> Floats:
     return result
 
 
-def fit_power_law(
-    n: Floats,
-    losses: Floats,
-    *,
-    max_alpha: float = 0.8,
-    max_log_beta: float = 6.5,
-    min_log_eps: float = 0.5,
-) -> PowerLaw | None:
+def fit_power_law(n: Floats, losses: Floats) -> PowerLaw | None:
     """Returns the law of the curve; None for fewer than 8 points, or losses that are not > 0.
 
     `n` is > 0 and ascends. The bound on eps gives way where the losses fall under it: eps may always be half
@@ -84,9 +79,9 @@ def fit_power_law(
         n, losses = n[chosen], losses[chosen]
     log_n, log_loss = np.log(n), np.log(losses)
     middle = float(log_n.mean())
-    curve = _Curve(log_n - middle, log_loss, middle, max_log_beta)
-    least = min(min_log_eps, float(log_loss.min()) - math.log(2.0))
-    bounds = [(-20.0, 20.0), (least, float(log_loss.max())), (0.0, max_alpha)]
+    curve = _Curve(log_n - middle, log_loss, middle)
+    least = min(MIN_LOG_EPS, float(log_loss.min()) - math.log(2.0))
+    bounds = [(-20.0, 20.0), (least, float(log_loss.max())), (0.0, MAX_ALPHA)]
     best: tuple[float, Floats] | None = None
     for start in _starts(curve, bounds):
         found = minimize(
@@ -113,7 +108,6 @@ class _Curve:
     log_loss: Floats  # (T,)
     middle: float
     """The mean of log n."""
-    max_log_beta: float
 
     def objective(self, point: Floats) -> tuple[float, Floats]:
         """Returns the mean Huber loss in units of DELTA^2, with the penalty, and the gradient."""
@@ -125,7 +119,7 @@ class _Curve:
         value = float((pull * (off - 0.5 * pull)).mean())  # off^2 / 2, or |off| - 1/2
         pull /= DELTA * len(off)
         part = pull * np.exp(power - fitted)  # of the power term in the loss
-        over = max(0.0, level + alpha * self.middle - self.max_log_beta) / DELTA
+        over = max(0.0, level + alpha * self.middle - MAX_LOG_BETA) / DELTA
         first = part.sum() + over / DELTA
         last = over * self.middle / DELTA - (part * self.log_n).sum()
         return value + 0.5 * over * over, np.array([first, pull.sum() - part.sum(), last])
@@ -133,11 +127,10 @@ class _Curve:
 
 def _starts(curve: _Curve, bounds: list[tuple[float, float]]) -> list[Floats]:
     """Returns points near the best, and one further off: of a grid over alpha, and of a finer one in it."""
-    max_alpha = bounds[2][1]
-    width = max_alpha / NUM_ALPHAS
-    coarse = _solved(curve, bounds, np.linspace(width, max_alpha, NUM_ALPHAS))
+    width = MAX_ALPHA / NUM_ALPHAS
+    coarse = _solved(curve, bounds, np.linspace(width, MAX_ALPHA, NUM_ALPHAS))
     middle = coarse[0][2]
-    around = np.linspace(max(middle - width, width / NUM_ALPHAS), min(middle + width, max_alpha), NUM_ALPHAS)
+    around = np.linspace(max(middle - width, width / NUM_ALPHAS), min(middle + width, MAX_ALPHA), NUM_ALPHAS)
     return [_solved(curve, bounds, around)[0], coarse[FURTHER]]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from zephon import PARTS, check_weights, find_plugin, shares_of
+from zephon import PARTS, find_plugin, shares_of
 from zephon import ControllerContext as ControllerContext
 from zephon.cli.common import cut
 
@@ -67,8 +67,8 @@ class Controller(Protocol):
     def decide(self, history: Sequence[Observation]) -> Mapping[str, Number] | None:
         """Returns the weights from the first legal step on, or None for no change.
 
-        `history` ascends, the newest last, and is left as it is. Every dataset has a weight >= 0; only their
-        ratios count.
+        `history` ascends, the newest last, and is left as it is; it is asked where the newest has no fault
+        (`fault_of`). Every dataset has a weight >= 0; only their ratios count.
         """
         ...
 
@@ -88,11 +88,12 @@ class Advice:
 
 
 def make_controller(config: Mapping[str, Any], context: ControllerContext) -> Controller:
-    """Returns the controller of a recipe's [controller] table: its `kind` names a plugin."""
-    kind = config.get("kind")
+    """Returns the controller of a recipe's [controller] table: `kind` names a plugin, which gets the rest."""
+    rest = dict(config)
+    kind = rest.pop("kind", None)
     if not isinstance(kind, str):
         raise ValueError(f'controller: `kind` must name a controller, got {kind!r}; write kind = "exp3"')
-    controller: Controller = find_plugin("controllers", kind)(config, context)
+    controller: Controller = find_plugin("controllers", kind)(rest, context)
     return controller
 
 
@@ -122,7 +123,6 @@ def quantise(weights: Mapping[str, Any], names: Sequence[str]) -> dict[str, int]
     Largest remainder of the exact values, ties to the dataset named first. Raises ValueError for a name that
     is missing or unknown, and for what is no finite number >= 0, or all zero.
     """
-    check_weights(weights, "controller")
     return dict(zip(names, shares_of(weights, names, "controller"), strict=True))
 
 
@@ -144,10 +144,8 @@ def fault_of(history: Sequence[Observation], names: Sequence[str]) -> str:
     return ""
 
 
-def waits(history: Sequence[Observation], names: Sequence[str], warmup: int) -> str:
-    """Returns why nothing is decided on `history`: a fault, or the first `warmup` steps; empty otherwise."""
-    if fault := fault_of(history, names):
-        return f"held: {fault}"
+def waits(history: Sequence[Observation], warmup: int) -> str:
+    """Returns why nothing is decided in the first `warmup` steps; empty once they are over."""
     return f"warm-up until step {warmup}" if history[-1].step < warmup else ""
 
 

@@ -17,13 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zephon_curriculum.controllers.config import check_number, check_whole, fields_of
-from zephon_curriculum.controllers.protocol import (
-    ControllerContext,
-    Number,
-    Observation,
-    fault_of,
-    quantise,
-)
+from zephon_curriculum.controllers.protocol import ControllerContext, Number, Observation, quantise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +51,7 @@ class Threshold:
         for name, value in (("below", self.below), ("above", self.above)):
             if value is not None:
                 check_number("threshold", name, value, 0.0)
-        for name, whole, least in (
-            ("every", self.every, 1),
-            ("warmup", self.warmup, 0),
-            ("smoothing", self.smoothing, 1),
-        ):
-            check_whole("threshold", name, whole, least)
+        check_whole("threshold", self, every=1, warmup=0, smoothing=1)
         quantise(self.weights, names)
 
     @classmethod
@@ -75,8 +64,6 @@ class Threshold:
 
         So an amendment that comes after the switch stands.
         """
-        if fault_of(history, self.context.names):
-            return None
         switched, _ = self._state(history)
         if switched is None:
             return None
@@ -86,8 +73,6 @@ class Threshold:
 
     def reason(self, history: Sequence[Observation]) -> str:
         """Returns why `decide` gave None on `history`."""
-        if fault := fault_of(history, self.context.names):
-            return f"held: {fault}"
         switched, newest = self._state(history)
         loss = ("no loss yet" if newest is None else f"loss {newest:.4g}") + f" of {self.dataset!r}"
         if switched is not None:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from zephon import PARTS, Constant, Recipe, shares_of
+from zephon import PARTS, Constant, Recipe
 from zephon_curriculum.chance import generator
 from zephon_curriculum.figures import plural
-from zephon_curriculum.laws.mixtures import Floats, make_limits, ratios_of, spread_table, unmixed
+from zephon_curriculum.laws.mixtures import Floats, make_limits, parts_of, ratios_of, spread_table, unmixed
 from zephon_curriculum.laws.swarm import RUN, advised_runs
 from zephon_curriculum.results import Readable, Shown, warned
 
@@ -130,12 +130,9 @@ def sobol_design(
     """
     from scipy.stats import qmc
 
-    if len(names) < 2:
-        raise ValueError(f"a design mixes 2 datasets or more, got {tuple(names)}")
-    shift = generator("zephon_curriculum.designs", SOBOL, seed).random(len(names) - 1)
-    sequence = qmc.Sobol(len(names) - 1, scramble=False)
-
     def points() -> Iterator[Floats]:
+        shift = generator("zephon_curriculum.designs", SOBOL, seed).random(len(names) - 1)
+        sequence = qmc.Sobol(len(names) - 1, scramble=False)
         for _ in range(MAX_TRIES // 64):
             for point in np.sort((sequence.random(64) + shift) % 1, axis=1):
                 yield np.diff(point, prepend=0.0, append=1.0)
@@ -156,14 +153,14 @@ def _designed(
 ) -> Design:
     """Returns the design of the first mixture of each run's draws that keeps the limits and is new."""
     if len(names) < 2:
-        raise ValueError(f"a design mixes 2 datasets or more, got {names}; give others a weight above 0")
+        raise ValueError(f"a design mixes 2 datasets or more, got {names}; name more, or give more a weight")
     if num_runs < 1:
         raise ValueError(f"`num_runs` must be >= 1, got {num_runs}")
     limits = make_limits(names, *given)
     low, high = np.ceil(limits.low * PARTS), np.floor(limits.high * PARTS)
     shares: list[tuple[int, ...]] = []
     for run in range(num_runs):
-        tried = (_parts(ratios, names) for ratios in draw(run))
+        tried = (parts_of(ratios, names, LEAST_SHARE) for ratios in draw(run))
         kept = (s for s in tried if s not in shares and (low <= s).all() and (s <= high).all())
         found = next(kept, None)
         if found is None:
@@ -173,12 +170,6 @@ def _designed(
             )
         shares.append(found)
     return Design(kind=kind, seed=seed, names=names, shares=tuple(shares))
-
-
-def _parts(ratios: Floats, names: tuple[str, ...]) -> tuple[int, ...]:
-    """Returns ratios as whole parts of 2^20, those below LEAST_SHARE as 0."""
-    kept = np.where(ratios < LEAST_SHARE, 0.0, ratios)
-    return shares_of(dict(zip(names, kept.tolist(), strict=True)), names, "design")
 
 
 def write_design(design: Design, recipe: Recipe, folder: str | os.PathLike[str]) -> list[Path]:

@@ -210,7 +210,7 @@ class LawFit(Readable):
     swarm: Swarm
     fits: tuple[TargetFit, ...]
 
-    def mean(self, ratios: Floats) -> Floats:
+    def mean_loss(self, ratios: Floats) -> Floats:
         """Returns the mean over the targets of the losses of mixtures."""
         return np.asarray(np.mean([fit.law.predict(ratios) for fit in self.fits], axis=0))
 

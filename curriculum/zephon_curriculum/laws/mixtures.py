@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from zephon import shares_of
 from zephon.cli.common import add_row, new_table
 
 RANK_TOLERANCE = 1e-3
@@ -21,15 +22,16 @@ Floats = NDArray[np.float64]
 
 
 def ratios_of(weights: Mapping[str, float], names: Sequence[str], where: str) -> Floats:
-    """Returns weights of any sum as ratios in the order of `names`."""
-    if unknown := [name for name in weights if name not in names]:
-        raise ValueError(f"{where}: no dataset is named {unknown[0]!r}; the datasets are {', '.join(names)}")
-    if missing := [name for name in names if name not in weights]:
-        raise ValueError(f"{where}: no weight for {missing[0]!r}; write {missing[0]}=0 to leave it out")
+    """Returns weights of any sum as ratios in the order of `names`; refuses what is no mixture of these."""
+    shares_of(weights, names, where)
     values = np.array([weights[name] for name in names], np.float64)
-    if not np.isfinite(values).all() or (values < 0).any() or not values.any():
-        raise ValueError(f"{where}: weights must be finite, >= 0 and not all 0, got {dict(weights)}")
     return np.asarray(values / values.sum())
+
+
+def parts_of(ratios: Floats, names: Sequence[str], least: float) -> tuple[int, ...]:
+    """Returns ratios as whole parts of 2^20, those below `least` as 0."""
+    kept = np.where(ratios < least, 0.0, ratios)
+    return shares_of(dict(zip(names, kept.tolist(), strict=True)), names, "ratios")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from zephon import PARTS, shares_of
+from zephon import PARTS
 from zephon.cli.common import add_row, new_table
 from zephon_curriculum.chance import generator
 from zephon_curriculum.figures import Report
 from zephon_curriculum.laws.fit import LOGLINEAR, LawFit, fit_one
-from zephon_curriculum.laws.mixtures import Floats, ShareLimits, make_limits, ratios_of
+from zephon_curriculum.laws.mixtures import Floats, ShareLimits, make_limits, parts_of, ratios_of
 from zephon_curriculum.results import Readable, Shown, warned
 
 NUM_BOOTSTRAP = 200
@@ -137,8 +137,8 @@ def find_optimum(
     names = fit.swarm.names
     base = fit.swarm.ratios.mean(axis=0) if baseline is None else ratios_of(baseline, names, "`baseline`")
     limits = make_limits(names, max_shares or {}, min_shares or {})
-    shares = _quantised(minimize_law(fit, limits), names)
-    best, base_shares = np.array(shares) / PARTS, _quantised(base, names)
+    shares = parts_of(minimize_law(fit, limits), names, TRIFLE)
+    best, base_shares = np.array(shares) / PARTS, parts_of(base, names, TRIFLE)
     found = Optimum(
         names=names,
         shares=shares,
@@ -161,7 +161,7 @@ def minimize_law(fit: LawFit, limits: ShareLimits, starts: Sequence[Floats] | No
     if starts is None:
         starts = [ratios.mean(axis=0)]
         if fit.kind != LOGLINEAR:
-            starts = [*starts, ratios[int(np.argmin(fit.mean(ratios)))], *np.eye(ratios.shape[1])]
+            starts = [*starts, ratios[int(np.argmin(fit.mean_loss(ratios)))], *np.eye(ratios.shape[1])]
     best, lowest = starts[0], np.inf
     for start in starts:
         found = _search(fit, limits, limits.project(start))
@@ -186,7 +186,7 @@ def _search(fit: LawFit, limits: ShareLimits, start: Floats) -> Floats:
 
 def _objective(ratios: Floats, fit: LawFit) -> tuple[float, Floats]:
     """Returns (mean loss, its gradient)."""
-    return float(fit.mean(ratios)), np.mean([f.law.gradient(ratios) for f in fit.fits], axis=0)
+    return float(fit.mean_loss(ratios)), np.mean([f.law.gradient(ratios) for f in fit.fits], axis=0)
 
 
 def _bootstrap(
@@ -210,11 +210,11 @@ def _bootstrap(
         again = _redrawn(fit, draws.integers(num_runs, size=num_runs))
         chosen[draw] = minimize_law(again, limits)
         pair = np.stack([base, chosen[draw]])
-        seen, real = again.mean(pair), fit.mean(pair)
+        seen, real = again.mean_loss(pair), fit.mean_loss(pair)
         flattery[draw] = (seen[0] - seen[1]) - (real[0] - real[1])
         if report is not None:
             report("bootstrap", draw + 1, num_draws)
-    at = fit.mean(np.stack([base, best]))
+    at = fit.mean_loss(np.stack([base, best]))
     low, high = np.percentile(chosen, INTERVAL, axis=0)
     least, most = np.percentile(flattery, INTERVAL)
     return Bootstrap(
@@ -236,12 +236,6 @@ def _redrawn(fit: LawFit, runs: Any) -> LawFit:
         losses = f.law.predict(ratios) + errors[runs]
         fits.append(replace(f, law=fit_one(fit.kind, ratios, losses, near=f.law)))
     return replace(fit, fits=tuple(fits))
-
-
-def _quantised(ratios: Floats, names: tuple[str, ...]) -> tuple[int, ...]:
-    """Returns ratios as whole parts of 2^20."""
-    weights = {name: 0.0 if r < TRIFLE else float(r) for name, r in zip(names, ratios, strict=True)}
-    return shares_of(weights, names, "optimum")
 
 
 def _doubts(found: Optimum, fit: LawFit) -> list[str]:

@@ -12,9 +12,18 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from zephon import Schedule, ScheduleContext, check_weights
+from zephon import Schedule, ScheduleContext
 from zephon_curriculum.figures import percent
-from zephon_curriculum.schedules.fields import Config, Weights, check_fields, check_names, decimal, plain
+from zephon_curriculum.schedules.fields import (
+    Config,
+    Knots,
+    Weights,
+    check_fields,
+    check_names,
+    decimal,
+    part_of_step,
+    plain,
+)
 from zephon_curriculum.schedules.nested import Described, build, changes_of, config_of
 
 Limits = Mapping[str, int | float | str]
@@ -36,8 +45,10 @@ class Bounds(Described):
     """Floors, ceilings, and the whole that they are parts of."""
 
     def __post_init__(self) -> None:
-        floors = {name: _part("floors", name, value) for name, value in self.floors.items()}
-        ceilings = {name: _part("ceilings", name, value) for name, value in self.ceilings.items()}
+        floors, ceilings = (
+            {name: part_of_step(f"schedule bounds, `{side}`: {name}", value) for name, value in given.items()}
+            for side, given in (("floors", self.floors), ("ceilings", self.ceilings))
+        )
         for name, floor in floors.items():
             if floor > ceilings.get(name, 1):
                 raise ValueError(
@@ -146,15 +157,4 @@ def _whole_weights(weights: Weights, where: str) -> dict[str, int]:
     """Returns whole numbers with the ratios of `weights`; ours are whole already."""
     if all(type(weight) is int and weight >= 0 for weight in weights.values()) and any(weights.values()):
         return {name: int(weight) for name, weight in weights.items()}
-    exact = check_weights(weights, where)
-    factor = math.lcm(*(weight.denominator for weight in exact.values()))
-    return {name: int(weight * factor) for name, weight in exact.items()}
-
-
-def _part(side: str, name: str, value: object) -> Fraction:
-    part = decimal(f"schedule bounds, `{side}`: {name}", value)
-    if not 0 <= part <= 1:
-        raise ValueError(
-            f"schedule bounds, `{side}`: {name} must be a part of the tokens in [0, 1], got {value!r}"
-        )
-    return part
+    return Knots.of([weights], where).at(0)

@@ -1,7 +1,7 @@
 """Blends along several mixtures: `CrossFade` from knot to knot, `Sawtooth` in cycles with a floor of replay.
 
 Upstream: the `[schedule]` table of a recipe, or Python. Downstream: `zephon.compile_schedule`. A CSV file
-(`table.py`) becomes a `CrossFade` too.
+(`csv_table.py`) becomes a `CrossFade` too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from zephon_curriculum.schedules.fields import (
     Knots,
     Weights,
     check_fields,
-    decimal,
     mixture,
+    part_of_step,
     plain,
     tables,
     written,
@@ -138,10 +138,7 @@ class Sawtooth(Described):
         check_steps("schedule sawtooth: `period`", self.period, 2)
         check_steps("schedule sawtooth: `begin`", self.begin, 0)
         check_steps("schedule sawtooth: `end`", self.end, self.begin + 1)
-        floor = decimal("schedule sawtooth: `floor`", self.floor)
-        if not 0 <= floor <= 1:
-            raise ValueError(f"schedule sawtooth: `floor` must be in [0, 1], got {self.floor!r}")
-        object.__setattr__(self, "_floor", floor)
+        object.__setattr__(self, "_floor", part_of_step("schedule sawtooth: `floor`", self.floor))
         object.__setattr__(self, "_knots", Knots.of([self.old, self.new], "schedule sawtooth"))
 
     @classmethod

@@ -8,6 +8,7 @@ the sum 1: no share is negative, the shares sum to 1, and being exact they are t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,6 +18,8 @@ from zephon import ScheduleContext, check_weights, unknown_field
 
 Weights = Mapping[str, float]
 Config = Mapping[str, Any]
+NUMBER = re.compile(r"[+-]?(\d+/\d+|(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?)", re.ASCII | re.IGNORECASE)
+"""Of a greater exponent the digits alone would fill the memory."""
 
 
 def check_fields(where: str, config: Config, required: Sequence[str], optional: Sequence[str] = ()) -> None:
@@ -48,24 +51,35 @@ def check_names(where: str, named: Mapping[str, object], context: ScheduleContex
 
 def tables(where: str, value: object, example: str) -> list[Mapping[str, Any]]:
     """Returns `value` where it is a list of at least one table."""
-    is_list = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
-    if not is_list or not all(isinstance(entry, Mapping) for entry in value):  # type: ignore[attr-defined]
+    entries = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
+    if not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise ValueError(f"{where} must be a list of tables, {example}, got {value!r}")
-    return list(value)  # type: ignore[call-overload, no-any-return]
+    return entries
 
 
 def decimal(where: str, value: object) -> Fraction:
     """Returns a number, or a text as "20%", as the exact fraction that its digits say: 0.1 is 1/10."""
-    wrong = ValueError(f'{where} must be a number, or a percentage as "20%", got {value!r}')
+    wrong = ValueError(f'{where} must be a number, or a percentage as "20%", got {value!r:.60}')
     if isinstance(value, bool) or not isinstance(value, int | float | str | Fraction):
         raise wrong
     text = str(value).strip()
-    percent = isinstance(value, str) and text.endswith("%")
+    is_percent = isinstance(value, str) and text.endswith("%")
+    digits = text.removesuffix("%").strip() if is_percent else text
+    if not NUMBER.fullmatch(digits):
+        raise wrong
     try:
-        number = Fraction(text.removesuffix("%").strip() if percent else text)
-    except (ValueError, ZeroDivisionError):
+        number = Fraction(digits)
+    except (ValueError, ZeroDivisionError):  # too many digits; a denominator of 0
         raise wrong from None
-    return number / 100 if percent else number
+    return number / 100 if is_percent else number
+
+
+def part_of_step(where: str, value: object) -> Fraction:
+    """Returns what `decimal` does of a part of the tokens; refuses what is not in [0, 1]."""
+    number = decimal(where, value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"{where} must be a part of the tokens in [0, 1], got {value!r}")
+    return number
 
 
 def plain(number: Fraction) -> int | float | str:

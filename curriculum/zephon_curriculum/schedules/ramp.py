@@ -15,21 +15,45 @@ from zephon_curriculum.schedules.cycles import CrossFade
 from zephon_curriculum.schedules.easing import LINEAR, Easing
 from zephon_curriculum.schedules.fields import Config, Weights, check_fields, mixture, written
 from zephon_curriculum.schedules.nested import Described
-from zephon_curriculum.schedules.units import check_steps, or_end, or_last, to_length, to_steps
+from zephon_curriculum.schedules.units import check_steps, or_end, to_length, to_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Ramp(Described):
-    """From one mixture to another: `from_` in full up to step `begin`, `to` in full from step `end` on."""
+class _Blend(Described):
+    """Two mixtures, and the fade from the one to the other."""
 
     from_: Weights
     to: Weights
-    begin: int = 0
-    end: int
     easing: Easing = LINEAR
     every: int = 1
     """The weights change at every so many steps only, which keeps the table of a long ramp small."""
     _fade: CrossFade = field(init=False, repr=False, compare=False)
+
+    def weights(self, step: int) -> Weights:
+        """Returns the weights of `step`, in whole numbers."""
+        return self._fade.weights(step)
+
+    def changes(self) -> Sequence[int]:
+        """Returns 0 and the steps at which the blend changes."""
+        return self._fade.changes()
+
+    def _set_fade(self, where: str, end: int, length: int) -> None:
+        """Sets the fade, which takes `length` steps and ends at step `end`."""
+        check_weights(self.from_, where)
+        check_weights(self.to, where)
+        knots: tuple[tuple[int, Weights], ...] = ((0, self.from_), (end, self.to))
+        if not end:  # at once, from step 0 on
+            knots = ((0, dict.fromkeys(self.from_, 0) | dict(self.to)),)
+        fade = CrossFade(knots=knots, fade=length, easing=self.easing, every=self.every)
+        object.__setattr__(self, "_fade", fade)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Ramp(_Blend):
+    """From one mixture to another: `from_` in full up to step `begin`, `to` in full from step `end` on."""
+
+    begin: int = 0
+    end: int
 
     def __post_init__(self) -> None:
         check_steps("schedule ramp: `begin`", self.begin, 0)
@@ -37,7 +61,7 @@ class Ramp(Described):
         check_steps("schedule ramp: `every`", self.every, 1)
         if self.begin >= self.end:
             raise ValueError(f"schedule ramp: `begin` must be before `end`, got {self.begin} and {self.end}")
-        object.__setattr__(self, "_fade", _fade(self, "schedule ramp", self.end, self.end - self.begin))
+        self._set_fade("schedule ramp", self.end, self.end - self.begin)
 
     def to_config(self) -> dict[str, Any]:
         """Returns the table of a recipe that this schedule is made of."""
@@ -46,14 +70,6 @@ class Ramp(Described):
         config |= {"from": written(self.from_), "to": written(self.to), "begin": self.begin, "end": self.end}
         return config if self.every == 1 else config | {"every": self.every}
 
-    def weights(self, step: int) -> Weights:
-        """Returns the blend of `step`, in whole numbers."""
-        return self._fade.weights(step)
-
-    def changes(self) -> Sequence[int]:
-        """Returns 0, every step of the blend, and its end."""
-        return self._fade.changes()
-
 
 def _ramp(kind: str, config: Config, context: ScheduleContext) -> Ramp:
     """Returns the ramp of a table; without `end` it ends in the last step of the run."""
@@ -61,7 +77,7 @@ def _ramp(kind: str, config: Config, context: ScheduleContext) -> Ramp:
     rate = ("rate",) if kind == "exponential" else ()
     check_fields(where, config, ("from", "to"), ("begin", "end", "every", *rate))
     begin = to_steps(config.get("begin", 0), context, f"{where}: `begin`")
-    end = or_last(config.get("end"), context, f"{where}: `end`")
+    end = or_end(config.get("end"), context, f"{where}: `end`") - (config.get("end") is None)
     if begin >= end:
         raise ValueError(
             f"{where}: `begin` must be before `end`, got {config.get('begin', 0)!r} (step {begin}) and "
@@ -88,19 +104,14 @@ exponential = functools.partial(_ramp, "exponential")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Wsd(Described):
+class Wsd(_Blend):
     """Holds `from_`, then blends to `to` in the `last` steps before `end`: the mixture of a WSD run."""
 
-    from_: Weights
-    to: Weights
     last: int
     """Steps of the decay, the last of which is `end` - 1."""
     end: int
     blend: int | None = None
     """Steps of the decay until `to` is reached; 0: at once; None: in its last step."""
-    easing: Easing = LINEAR
-    every: int = 1
-    _fade: CrossFade = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_steps("schedule wsd: `end`", self.end, 1)
@@ -112,12 +123,7 @@ class Wsd(Described):
                 f"schedule wsd: `last` must be at most `end`, and `blend` at most `last`, got {self.last} of "
                 f"{self.end} steps and a blend of {blend}"
             )
-        object.__setattr__(self, "_fade", _fade(self, "schedule wsd", self.decay + blend, blend))
-
-    @property
-    def decay(self) -> int:
-        """Returns the step at which the decay begins."""
-        return self.end - self.last
+        self._set_fade("schedule wsd", self.end - self.last + blend, blend)
 
     @classmethod
     def from_config(cls, config: Config, context: ScheduleContext) -> Wsd:
@@ -145,21 +151,3 @@ class Wsd(Described):
         config |= {} if self.blend is None else {"blend": self.blend}
         config |= {} if self.easing == LINEAR else {"easing": self.easing.to_config()}
         return config if self.every == 1 else config | {"every": self.every}
-
-    def weights(self, step: int) -> Weights:
-        """Returns the weights of `step`, in whole numbers."""
-        return self._fade.weights(step)
-
-    def changes(self) -> Sequence[int]:
-        """Returns 0 and the steps of the blend."""
-        return self._fade.changes()
-
-
-def _fade(described: Ramp | Wsd, where: str, end: int, length: int) -> CrossFade:
-    """Returns the fade of two mixtures that takes `length` steps and ends at step `end`."""
-    check_weights(described.from_, where)
-    check_weights(described.to, where)
-    knots: tuple[tuple[int, Weights], ...] = ((0, described.from_), (end, described.to))
-    if not end:  # at once, from step 0 on
-        knots = ((0, dict.fromkeys(described.from_, 0) | dict(described.to)),)
-    return CrossFade(knots=knots, fade=length, easing=described.easing, every=described.every)

@@ -63,11 +63,6 @@ def or_end(position: int | str | None, context: ScheduleContext, where: str) -> 
     return context.total_steps
 
 
-def or_last(position: int | str | None, context: ScheduleContext, where: str) -> int:
-    """Returns `position` in steps, or the last step of the run where it is None."""
-    return or_end(position, context, where) - (position is None)
-
-
 def end_of_cycles(config: Mapping[str, Any], period: int, context: ScheduleContext, where: str) -> int:
     """Returns the step at which cycles end: after `times` of them, at `end`, or with the run."""
     times = config.get("times")

@@ -76,7 +76,10 @@ def template(name: str, datasets: Mapping[str, Players], *, total_steps: int | N
     which weights inside of the role. A dataset may play several roles. Positions are parts of the run, so
     the recipe must say `total_steps`; where `total_steps` is given here, they are steps.
     """
-    chosen = _find(name)
+    known = {each.name: each for each in templates()}
+    if name not in known:
+        raise unknown_field("templates", name, tuple(known))
+    chosen = known[name]
     where = f"template {name!r}"
     for role in datasets:
         if role not in chosen.roles:
@@ -97,14 +100,6 @@ def template(name: str, datasets: Mapping[str, Players], *, total_steps: int | N
     names = tuple(dict.fromkeys(name for role in players.values() for name in role))
     context = ScheduleContext(names=names, total_steps=total_steps, tokens_per_step=1)
     return config_of(build(config, context, where))
-
-
-def _find(name: str) -> Template:
-    known = templates()
-    for found in known:
-        if found.name == name:
-            return found
-    raise unknown_field("templates", name, tuple(found.name for found in known))
 
 
 def _players(where: str, played: object) -> dict[str, Fraction]:
