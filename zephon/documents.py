@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from zephon.readers import ChunkTable, RandomReader
 from zephon.readers.parts import source_of, table_of
-from zephon.readers.subset import PartReader, PrefixReader, SubsetReader
+from zephon.readers.subset import PartReader, SubsetReader
 
 Int64 = NDArray[np.int64]
 
@@ -40,7 +40,7 @@ def numbers_of(reader: RandomReader, places: Sequence[tuple[str, int]]) -> Int64
     """Returns the numbers of documents through all chunks, and any other one for those that are not there."""
     if isinstance(reader, SubsetReader):
         found = np.searchsorted(reader.documents, numbers_of(reader.reader, places))
-    elif isinstance(reader, PrefixReader):
+    elif isinstance(reader, PartReader):
         found = numbers_of(reader.reader, places)
     else:
         runs = _runs(reader)

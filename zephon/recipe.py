@@ -46,6 +46,9 @@ DEFAULT_FLUSH_EVERY = 64
 NEAREST = 3
 """How many numbers a cure lists."""
 
+MAX_NAMES = 8
+"""How many datasets a `repr` names."""
+
 Config = Mapping[str, Any]
 
 
@@ -114,6 +117,13 @@ class Recipe:
     def names(self) -> tuple[str, ...]:
         """Returns the names of the datasets, in order."""
         return tuple(dataset.name for dataset in self.datasets)
+
+    def __repr__(self) -> str:
+        names = ", ".join([*map(repr, self.names[:MAX_NAMES]), *["..."] * (len(self.names) > MAX_NAMES)])
+        schedule = self.schedule
+        kind = repr(schedule.get("kind")) if isinstance(schedule, Mapping) else type(schedule).__name__
+        step = f"{self.global_batch_size:,} rows of {self.packing.seq_len:,} tokens a step"
+        return f"Recipe of {names}: {step}, {self.lanes:,} lanes, schedule {kind}, seed {self.seed}"
 
     @property
     def rows_per_step(self) -> int:

@@ -13,15 +13,17 @@ import json
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from zephon.errors import check_whole, unknown_field
 from zephon.shares import PARTS, Weights, check_weights, shares_of_each
 
-TOGETHER = 4096
-"""Steps whose weights are compiled at once."""
+TOGETHER = 512
+"""Steps whose weights are compiled at once: as many as a processor's cache holds."""
 BLOCK_STEPS = 1024
 """A state holds one hash of the shares for each block of this many steps."""
 
@@ -121,7 +123,7 @@ class Drop:
         return int(self.hash[:15], 16)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScheduleTable:
     """The compiled schedule: shares[k] hold from step starts[k] until the next start, the last for ever."""
 
@@ -224,20 +226,35 @@ class ScheduleTable:
         )
 
     def hash(self) -> str:
-        """Returns the SHA-256 of the whole table, as hex."""
+        """Returns the SHA-256 of the whole table, as hex; computed once."""
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> str:
         table = self._as_json() | ({"drops": [drop.hash for drop in self.drops]} if self.drops else {})
         return hashlib.sha256(json.dumps(table, separators=(",", ":")).encode()).hexdigest()
 
     def past(self, num_steps: int) -> tuple[str, list[str]]:
-        """Returns (rolling hash of the shares of steps [0, num_steps), one short hash per BLOCK_STEPS)."""
+        """Returns (rolling hash of the shares of steps [0, num_steps), one short hash per BLOCK_STEPS).
+
+        The hash of a whole block is computed once.
+        """
         names = json.dumps(list(self.names)).encode()
         rolling = hashlib.sha256(names).hexdigest()
         blocks = []
         for first in range(0, num_steps, BLOCK_STEPS):
-            block = self._block_hash(first, min(first + BLOCK_STEPS, num_steps))
+            last = min(first + BLOCK_STEPS, num_steps)
+            block = self._blocks.get(last) or self._block_hash(first, last)
+            if last == first + BLOCK_STEPS:
+                self._blocks[last] = block
             blocks.append(block[:16])
             rolling = hashlib.sha256((rolling + block).encode()).hexdigest()
         return rolling, blocks
+
+    @functools.cached_property
+    def _blocks(self) -> dict[int, str]:
+        """End of a whole block -> its hash, as far as somebody asked."""
+        return {}
 
     def _block_hash(self, first: int, last: int) -> str:
         skips = [(a, b, self._runs(a, b)) for a, b in self.skips if first <= a < last]
@@ -260,18 +277,21 @@ class ScheduleTable:
                 runs.append((b - a, shares))
         return runs
 
-    def first_difference(self, other: ScheduleTable, num_steps: int) -> int | None:
+    def first_difference(self, other: ScheduleTable, num_steps: int | None = None) -> int | None:
         """Returns the first step in [0, num_steps) of which shares, skips or drops differ, or None.
 
-        Rows of skipped steps [a, b) are drawn ahead of step a: shares that differ in them differ at a.
+        Without `num_steps` all steps are compared. Rows of skipped steps [a, b) are drawn ahead of step a:
+        shares that differ in them differ at a.
         """
         if self.names != other.names:
-            return 0 if num_steps else None
+            return None if num_steps == 0 else 0
         skips = {a for a, _ in {*self.skips} ^ {*other.skips}}
         skips |= {a for a, b in self.skips if self._runs(a, b) != other._runs(a, b)}
         drops = {drop.step for drop in {*self.drops} ^ {*other.drops}}
         for step in sorted({*self.starts, *other.starts, *skips, *drops}):
-            if step < num_steps and (step in skips or step in drops or self.at(step) != other.at(step)):
+            if num_steps is not None and step >= num_steps:
+                return None
+            if step in skips or step in drops or self.at(step) != other.at(step):
                 return step
         return None
 
@@ -293,14 +313,14 @@ def compile_schedule(schedule: Schedule, context: ScheduleContext) -> ScheduleTa
         )
     starts: list[int] = []
     shares: list[tuple[int, ...]] = []
+    last = np.full((1, len(context.names)), -1)
     for first in range(0, len(steps), TOGETHER):
         some = steps[first : first + TOGETHER]
-        mixtures = [schedule.weights(step) for step in some]
-        entries = shares_of_each(mixtures, context.names, some)
-        for step, entry in zip(some, entries, strict=True):
-            if not shares or entry != shares[-1]:
-                starts.append(step)
-                shares.append(entry)
+        entries = shares_of_each([schedule.weights(step) for step in some], context.names, some)
+        changed = (entries != np.concatenate([last, entries[:-1]])).any(axis=1)
+        starts += compress(some, changed.tolist())
+        shares += map(tuple, entries[changed].tolist())
+        last = entries[-1:]
     return ScheduleTable(context.names, tuple(starts), tuple(shares))
 
 

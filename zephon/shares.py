@@ -64,27 +64,27 @@ def shares_of(weights: Weights, names: Sequence[str], where: str) -> tuple[int, 
 
 def shares_of_each(
     mixtures: Sequence[Weights], names: Sequence[str], steps: Sequence[int]
-) -> list[tuple[int, ...]]:
-    """Returns what `shares_of` does of the mixture of each of the steps.
+) -> NDArray[np.int64]:
+    """Returns what `shares_of` does of the mixture of each of the steps, (mixtures, names).
 
     Whole weights are rounded together, in a fraction of the time.
     """
     rows = _whole_rows(mixtures, names)
     if rows is None:
         of_steps = zip(mixtures, steps, strict=True)
-        return [shares_of(weights, names, f"schedule, step {step}") for weights, step in of_steps]
+        return np.array([shares_of(weights, names, f"schedule, step {step}") for weights, step in of_steps])
     totals = rows.sum(axis=1, keepdims=True)
     shares, remainders = np.divmod(rows * PARTS, totals)
     order = np.argsort(-remainders, axis=1, kind="stable")
     places = np.empty_like(order)
     np.put_along_axis(places, order, np.arange(len(names))[None, :], axis=1)
     shares += places < PARTS - shares.sum(axis=1, keepdims=True)
-    return list(map(tuple, shares.tolist()))
+    return shares
 
 
 def _whole_rows(mixtures: Sequence[Weights], names: Sequence[str]) -> NDArray[np.int64] | None:
     """Returns the weights as an array (mixtures, names); None where some need a closer look."""
-    rows, wanted = [], list(names)
+    found, wanted = list[object](), list(names)
     for weights in mixtures:
         if not isinstance(weights, dict):
             return None
@@ -92,16 +92,15 @@ def _whole_rows(mixtures: Sequence[Weights], names: Sequence[str]) -> NDArray[np
             if set(weights) != set(wanted):
                 return None
             weights = {name: weights[name] for name in wanted}
-        row = list(weights.values())
-        if set(map(type, row)) != {int}:
-            return None
-        rows.append(row)
+        found += weights.values()
+    if set(map(type, found)) != {int}:
+        return None
     try:
-        found = np.array(rows, np.int64)
+        rows = np.array(found, np.int64).reshape(len(mixtures), len(names))
     except OverflowError:
         return None
-    fits = bool((found >= 0).all()) and bool((found <= MAX_WHOLE).all()) and bool(found.any(axis=1).all())
-    return found if fits else None
+    fits = bool((rows >= 0).all()) and bool((rows <= MAX_WHOLE).all()) and bool(rows.any(axis=1).all())
+    return rows if fits else None
 
 
 @functools.lru_cache(maxsize=256)

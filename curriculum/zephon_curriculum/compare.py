@@ -8,12 +8,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from zephon import (
     PARTS,
@@ -29,14 +26,10 @@ from zephon_curriculum.log.entries import Decision, Entry, Proposal, RecipeChang
 from zephon_curriculum.log.folder import log_of
 from zephon_curriculum.log.history import History
 from zephon_curriculum.opening import PLAIN, Named, Opening, folder_of, recipe_of, table_of
+from zephon_curriculum.plan.curve import Curve
 from zephon_curriculum.results import Readable, Shown
 
-Int64 = NDArray[np.int64]
 ALL_STEPS = range(1 << 62)
-LAST = 1 << 62
-"""Changes at later steps are taken as at this one."""
-MAX_INT64_STEPS = 1 << 40
-"""Parts of 2^20 of more steps than these are counted in whole numbers of any size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +85,13 @@ class Comparison(Readable):
     is_locked: bool
     """Whether both have a lock."""
     mixture: MixtureDifference | None
-    num_steps: int
-    """The steps [0, num_steps) of both, of which tokens are planned in `tokens`."""
+    num_steps: int | None
+    """The steps [0, num_steps) of both, of which tokens are planned in `tokens`; None: neither has an end."""
     whose_steps: str
     """Which these are: `those that both runs delivered`, for instance."""
     tokens: dict[str, tuple[float, float]]
-    """Tokens planned of each dataset by a and b."""
+    """Tokens planned of each dataset by a and b: where neither has an end, for each step from the last change
+    on."""
     num_rows: int | None
     """Rows that both runs logged; None where they are not two runs with lanes of one shape."""
     first_row: RowDifference | None
@@ -135,14 +129,14 @@ def compare(a: Named, b: Named, *, steps: int | None = None, how: Opening = PLAI
     """Returns what a and b have otherwise.
 
     `steps` is how many of them to plan tokens for; by default those that both runs delivered, else the
-    smaller `total_steps`, else up to the last change. Cost: of runs, a pass over their batch logs and 32
-    bytes a row.
+    smaller `total_steps`, else tokens are of one step, after the last change. Cost: of runs, a pass over
+    their batch logs and 32 bytes a row.
     """
     sides = (_read(a, how), _read(b, how))
     ours, theirs = sides
     logged = _compare_rows(ours, theirs)
     names = tuple(dict.fromkeys(ours.recipe.names + theirs.recipe.names))
-    num_steps, whose_steps = _steps_to_plan(sides) if steps is None else (min(steps, LAST), "as asked for")
+    num_steps, whose_steps = _steps_to_plan(sides) if steps is None else (steps, "as asked for")
     locks = [None if side.folder is None else read_lock(side.folder) for side in sides]
     return Comparison(
         fields=_fields(_configuration(ours.recipe), _configuration(theirs.recipe)),
@@ -212,51 +206,50 @@ def _changed(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> tuple[
 # Mixture ----------------------------------------------------------------------------------------------------
 
 
-def _steps_to_plan(sides: Sequence[_Side]) -> tuple[int, str]:
-    """Returns the number of steps that both have, as far as that is known, and in words which these are."""
+def _steps_to_plan(sides: Sequence[_Side]) -> tuple[int | None, str]:
+    """Returns the number of steps that both have, None where neither ends, and in words which these are."""
     known = [s.recipe.total_steps if s.logged is None else s.logged.end_step for s in sides]
     if found := [steps for steps in known if steps is not None]:
         are_runs = all(side.logged is not None for side in sides)
-        return min(*found, LAST), f"those that both {'runs delivered' if are_runs else 'have'}"
-    return min(1 + max(side.table.starts[-1] for side in sides), LAST), "up to the last change of the mixture"
+        return min(found), f"those that both {'runs delivered' if are_runs else 'have'}"
+    return None, f"from step {_last_change(sides):,} on; neither has an end, so there is no total"
 
 
-def _columns(table: ScheduleTable, names: tuple[str, ...]) -> Int64:
-    """Returns the shares of a table, (num_starts, D), with a column for each of `names`."""
-    columns = np.zeros((len(table.starts), len(names)), dtype=np.int64)
-    columns[:, [names.index(name) for name in table.names]] = np.array(table.shares, dtype=np.int64)
-    return columns
-
-
-def _starts(table: ScheduleTable) -> Int64:
-    return np.array([min(start, LAST) for start in table.starts], dtype=np.int64)
+def _last_change(sides: Sequence[_Side]) -> int:
+    return max(side.table.starts[-1] for side in sides)
 
 
 def _compare_mixtures(a: ScheduleTable, b: ScheduleTable, names: tuple[str, ...]) -> MixtureDifference | None:
-    steps = np.union1d(_starts(a), _starts(b))
-    shares = [
-        _columns(table, names)[np.searchsorted(_starts(table), steps, side="right") - 1] for table in (a, b)
-    ]
-    others = [int(step) for step in steps[(shares[0] != shares[1]).any(axis=1)][:1]]
-    others += [begin for begin, _ in {*a.skips} ^ {*b.skips}]
-    others += [drop.step for drop in {*a.drops} ^ {*b.drops}]
-    if not others:
+    first = _with_columns(a, names).first_difference(_with_columns(b, names))
+    if first is None:
         return None
-    first = min(others)
     at = [dict(zip(table.names, (s / PARTS for s in table.at(first)), strict=True)) for table in (a, b)]
     return MixtureDifference(step=first, a=at[0], b=at[1])
 
 
+def _with_columns(table: ScheduleTable, names: tuple[str, ...]) -> ScheduleTable:
+    """Returns a table with the columns of `names`, in their order."""
+    if table.names == names:
+        return table
+    places = [table.names.index(name) if name in table.names else -1 for name in names]
+    shares = tuple(tuple((*entry, 0)[place] for place in places) for entry in table.shares)
+    return replace(table, names=names, shares=shares, begun=frozenset())
+
+
 def _planned(
-    sides: Sequence[_Side], names: tuple[str, ...], num_steps: int
+    sides: Sequence[_Side], names: tuple[str, ...], num_steps: int | None
 ) -> dict[str, tuple[float, float]]:
+    """Returns the tokens that each side plans for the first steps, or for one after the last change."""
+    last = _last_change(sides)
+    begin, end = (last, last + 1) if num_steps is None else (0, num_steps)
     planned = []
     for side in sides:
-        lengths = np.diff(np.minimum(np.append(_starts(side.table), num_steps), num_steps))
-        exact = lengths.astype(object) if num_steps > MAX_INT64_STEPS else lengths
-        parts = (_columns(side.table, names) * exact[:, None]).sum(axis=0)
-        planned.append([int(part) * side.recipe.tokens_per_step / PARTS for part in parts])
-    return {name: (planned[0][i], planned[1][i]) for i, name in enumerate(names)}
+        curve = Curve(side.table, side.recipe.tokens_per_step)
+        parts = [curve.delivered(i, end) - curve.delivered(i, begin) for i in range(len(side.table.names))]
+        planned.append(
+            dict(zip(side.table.names, (p * curve.tokens_per_step / PARTS for p in parts), strict=True))
+        )
+    return {name: (planned[0].get(name, 0.0), planned[1].get(name, 0.0)) for name in names}
 
 
 # Runs -------------------------------------------------------------------------------------------------------

@@ -25,30 +25,36 @@ MAX_ENTRIES = 12
 
 def shown_comparison(found: Comparison) -> Shown:
     """Returns the verdict, the tokens planned of each dataset and what differs."""
-    verdict, *notes = describe(found)
+    verdict = "equal" if found.is_equal else "different"
     counted = (("field", found.fields), ("lock entry", found.lock), ("log entry", found.entries))
     parts = [plural(len(each), noun) for noun, each in counted if each]
     parts += [f"mixture from step {found.mixture.step}"] if found.mixture else []
     parts += [f"rows from step {found.first_row.step}"] if found.first_row else []
     return Shown(
-        head=": ".join(filter(None, [verdict, ", ".join(parts)])), tables=[tokens_of(found)], notes=notes
+        head=": ".join(filter(None, [verdict, ", ".join(parts)])),
+        tables=[_tokens(found)],
+        notes=tuple(_describe(found)),
     )
 
 
-def tokens_of(found: Comparison) -> Table:
-    """Returns the tokens planned of each dataset."""
-    steps = f"the first {plural(found.num_steps, 'step')}"
-    table = new_table(
-        "dataset", "#a", "#b", "#b - a", title=f"tokens planned in {steps}, {found.whose_steps}:"
-    )
-    for name, (a, b) in found.tokens.items():
-        add_row(table, name, f"{a:,.0f}", f"{b:,.0f}", f"{b - a:+,.0f}")
+def _tokens(found: Comparison) -> Table:
+    """Returns the tokens planned of each dataset; of runs without an end, its share too."""
+    is_endless = found.num_steps is None
+    steps = "each step" if found.num_steps is None else f"the first {plural(found.num_steps, 'step')}"
+    title = f"tokens planned in {steps}, {found.whose_steps}:"
+    shares = ("#share of a", "#share of b") if is_endless else ()
+    table = new_table("dataset", "#a", "#b", "#b - a", *shares, title=title)
+    totals = [sum(planned) for planned in zip(*found.tokens.values(), strict=True)]
+    for name, both in found.tokens.items():
+        cells = (
+            [f"{part / total:.2%}" for part, total in zip(both, totals, strict=True)] if is_endless else []
+        )
+        add_row(table, name, *(f"{tokens:,.0f}" for tokens in both), f"{both[1] - both[0]:+,.0f}", *cells)
     return table
 
 
-def describe(found: Comparison) -> Iterator[str]:
-    """Yields a line for each thing that differs, the verdict first."""
-    yield "equal" if found.is_equal else "different"
+def _describe(found: Comparison) -> Iterator[str]:
+    """Yields a line for each thing that differs."""
     yield from _fields("recipe", found.fields)
     yield from _fields("lock", found.lock)
     yield from _fields("path, which counts by its lock" if found.is_locked else "path", found.places)

@@ -25,21 +25,21 @@ def short(number: float, digits: int = 4) -> str:
     return f"{number / size:.{max(digits, 4) if unit == 'k' else digits}g}{unit}"
 
 
-def shown(interval: Quantity, digits: int = 3) -> str:
+def ranged(quantity: Quantity, digits: int = 3) -> str:
     """Returns a number with its interval, if it has one: `5.21 (4.8 to 5.7)`."""
-    return _with_ends(interval, lambda number: short(number, digits))
+    return _with_ends(quantity, lambda number: short(number, digits))
 
 
-def shown_steps(interval: Quantity | None) -> str:
+def ranged_step(quantity: Quantity | None) -> str:
     """Returns a step with its interval."""
-    return "-" if interval is None else _with_ends(interval, lambda step: f"{step:,.0f}")
+    return "-" if quantity is None else _with_ends(quantity, lambda step: f"{step:,.0f}")
 
 
-def _with_ends(interval: Quantity, write: Callable[[float], str]) -> str:
-    value = write(interval.value)
-    if interval.low is None or interval.high is None:
+def _with_ends(quantity: Quantity, write: Callable[[float], str]) -> str:
+    value = write(quantity.value)
+    if quantity.low is None or quantity.high is None:
         return value
-    low, high = write(interval.low), write(interval.high)
+    low, high = write(quantity.low), write(quantity.high)
     return value if low == high else f"{value} ({low} to {high})"
 
 

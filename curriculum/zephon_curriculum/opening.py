@@ -88,9 +88,9 @@ def table_of(named: Named, how: Opening = PLAIN) -> ScheduleTable:
     """Returns the table of what is named; of a run, with all that its log accepted."""
     if isinstance(named, Opened):
         return named.table
-    table = recipe_of(named, how).compile_schedule()
-    folder = None if how.has_schedule else folder_of(named)
-    return table if folder is None else _table_in(folder, table)
+    recipe, folder = recipe_of(named, how), None if how.has_schedule else folder_of(named)
+    found = None if folder is None else _table_in(folder, recipe.names)
+    return recipe.compile_schedule() if found is None else found
 
 
 @contextmanager
@@ -109,19 +109,18 @@ def opened(named: Named, how: Opening = PLAIN, progress: LateProgress | None = N
 
 
 def _with_table(found: Opened, folder: Path | None) -> Opened:
-    if folder is None:
-        return found
-    table = _table_in(folder, found.table)
-    return found if table is found.table else replace(found, table=table)
+    names, begun = found.recipe.names, found.table.begun
+    table = None if folder is None else _table_in(folder, names, begun)
+    return found if table is None else replace(found, table=table)
 
 
-def _table_in(folder: Path, own: ScheduleTable) -> ScheduleTable:
+def _table_in(
+    folder: Path, names: tuple[str, ...], begun: frozenset[int] = frozenset()
+) -> ScheduleTable | None:
     """Returns the table of a run: of its curriculum log, else the newest that it delivered batches by."""
     log = log_of(folder)
-    if log.exists:
-        return History.read(log).composed.table().with_datasets(own.names, own.begun)
-    written = newest_table(folder)
-    return own if written is None else written.with_datasets(own.names, own.begun)
+    table = History.read(log).composed.table() if log.exists else newest_table(folder)
+    return None if table is None else table.with_datasets(names, begun)
 
 
 def state_before(

@@ -131,8 +131,8 @@ class Preview(Readable):
             padding_tokens=padding,
         )
 
-    def to_json(self, *, with_text: bool = True, num_rows: int | None = None) -> dict[str, Any]:
-        """Returns the preview as JSON data; of its rows all or the first `num_rows`."""
+    def to_json(self) -> dict[str, Any]:
+        """Returns the preview as JSON data."""
         shares = self.shares()
         return {
             "cost": self.cost.to_json(),
@@ -152,18 +152,18 @@ class Preview(Readable):
                 name: {"tokens": tokens, "planned": planned, "realised": realised}
                 for name, (tokens, planned, realised) in shares.total().items()
             },
-            "rows": [self._row_json(row, with_text) for row in self.rows[:num_rows]],
+            "rows": [self._row_json(row) for row in self.rows],
         }
 
-    def _row_json(self, row: DescribedRow, with_text: bool) -> dict[str, Any]:
-        texts = self.texts(row) if with_text else [None] * len(row.pieces)
+    def _row_json(self, row: DescribedRow) -> dict[str, Any]:
+        pairs = zip(row.pieces, self.texts(row), strict=True)
         return {
             "step": row.step,
             "lane": row.lane,
             "row": row.row,
             "digest": row.digest,
             "padding_tokens": row.padding_tokens,
-            "pieces": [piece_json(piece, text) for piece, text in zip(row.pieces, texts, strict=True)],
+            "pieces": [piece_json(piece, text) for piece, text in pairs],
         }
 
     def shown(self) -> Shown:
@@ -182,11 +182,10 @@ def _by_dataset(shares: Shares, i: int) -> dict[str, dict[str, float | int]]:
     }
 
 
-def piece_json(piece: DescribedPiece, text: str | None) -> dict[str, Any]:
-    """Returns a piece as JSON data, with its text where that is given."""
+def piece_json(piece: DescribedPiece, text: str) -> dict[str, Any]:
+    """Returns a piece as JSON data."""
     found = {name: getattr(piece, name) for name in ("dataset", "file", "record", "position", "offset")}
-    found |= {"begin": piece.begin, "num_tokens": piece.num_tokens}
-    return found if text is None else found | {"text": text}
+    return found | {"begin": piece.begin, "num_tokens": piece.num_tokens, "text": text}
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -35,6 +35,9 @@ class PreviewCost:
         """Returns the steps made."""
         return self.end - self.begin
 
+    def __repr__(self) -> str:
+        return f"PreviewCost: {self}"
+
     def __str__(self) -> str:
         lanes, rows = plural(self.num_lanes, "lane"), plural(self.num_rows, "row")
         start = f"a state at step {self.begin}" if self.from_state else "step 0"

@@ -6,17 +6,16 @@ is opened; what is planned is exact, the tokens that a lane really draws lie wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zephon import PARTS, ScheduleTable
-from zephon.cli.common import add_row, new_table
+from zephon.cli.common import add_row, cut, new_table
 from zephon_curriculum.figures import short
 from zephon_curriculum.opening import PLAIN, Named, Opening, recipe_of, table_of
-from zephon_curriculum.plan.curve import Curve
+from zephon_curriculum.plan.curve import MAX_STEPS, Curve
 from zephon_curriculum.results import Readable, Shown
 
 MAX_POINTS = 2000
@@ -60,8 +59,8 @@ def preview_estimated(
 ) -> EstimatedPreview:
     """Returns the planned mixture of the steps, from the table alone, at 2,000 of them or fewer.
 
-    `steps` and `tokens_per_step` are those of the recipe where left out; a bare table has none. Cost: under
-    0.3 s for a table of 100,000 steps.
+    `steps` and `tokens_per_step` are those of the recipe where left out; a bare table has none. Cost, for
+    100,000 steps of 20 datasets: under a second with the compilation of the table, 0.1 s without.
     """
     if isinstance(named, ScheduleTable):
         table, total, per_step = named, None, tokens_per_step
@@ -72,17 +71,12 @@ def preview_estimated(
         raise ValueError(f"`tokens_per_step` must be >= 1 and given with a bare table, got {tokens_per_step}")
     wanted = _steps_of(steps, total)
     curve, points = Curve(table, per_step), _points(table, wanted)
-
-    def drawn(at: Iterable[int]) -> NDArray[np.float64]:
-        parts = [[curve.delivered(i, step) for i in range(len(table.names))] for step in at]
-        return np.array(parts, np.float64) * (per_step / PARTS)
-
-    first, last = drawn([wanted.start, wanted.stop])
+    first, last = curve.tokens_before(np.array([wanted.start, wanted.stop], dtype=np.int64))
     return EstimatedPreview(
         names=table.names,
         steps=points,
-        shares=np.array([table.at(step) for step in points.tolist()]) / PARTS,
-        tokens=drawn(points.tolist()) - first,
+        shares=curve.shares[np.searchsorted(curve.starts, points, side="right") - 1] / PARTS,
+        tokens=curve.tokens_before(points) - first,
         total_tokens=last - first,
         tokens_per_step=per_step,
     )
@@ -96,8 +90,11 @@ def _steps_of(steps: range | int | None, total: int | None) -> range:
             )
         steps = total
     found = range(steps) if isinstance(steps, int) else steps
-    if not found or found.step != 1 or found.start < 0:
-        raise ValueError(f"`steps` must be a number > 0 or a range(a, b) of steps from 0, got {steps!r}")
+    if not found or found.step != 1 or found.start < 0 or found.stop > MAX_STEPS:
+        raise ValueError(
+            f"`steps` must be a number > 0 or a range(a, b) of steps from 0 to {MAX_STEPS:,}, got "
+            f"{cut(repr(steps), 60)}"
+        )
     return found
 
 

@@ -91,15 +91,15 @@ def _pieces(
     return table
 
 
-def shown_explanation(found: Explanation, width: int, *, with_rows: bool = True) -> Shown:
-    """Returns the draws and pieces of each row, unless these are left out, and the weights in force."""
+def shown_explanation(found: Explanation, width: int) -> Shown:
+    """Returns the draws and pieces of each row, and the weights in force."""
     head = f"{named_step(found.step)}, lane {found.lane}: the largest of the credits is drawn from"
     weights = new_table("dataset", "#share", title="weights:")
     for name, part in zip(found.names, found.planned, strict=True):
         add_row(weights, name, f"{part / PARTS:.4%}")
     tables = []
-    for row in found.rows if with_rows else ():
-        tables += [draws_of(found, row), _pieces(row.row, row.texts, width, row.drawn_for)]
+    for row in found.rows:
+        tables += [_draws(found, row), _pieces(row.row, row.texts, width, row.drawn_for)]
     notes = [f"weights since step {found.in_force_since}"]
     drawn = "the pool takes one document a draw" if found.pool else "a document that is begun may take more"
     notes += [f"set by {_described(entry)}" for entry in found.entries]
@@ -109,7 +109,7 @@ def shown_explanation(found: Explanation, width: int, *, with_rows: bool = True)
     return Shown(head=head, tables=[*tables, weights], notes=[*notes, *found.notes])
 
 
-def draws_of(found: Explanation, row: ExplainedRow) -> Table:
+def _draws(found: Explanation, row: ExplainedRow) -> Table:
     """Returns the draws made while a row was filled, with what was owed ahead of each."""
     drawn = {draw.dataset for draw in row.draws}
     shown = [i for i, name in enumerate(found.names) if len(found.names) <= WIDE or name in drawn]

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from zephon.cli.common import Exit, JsonOption, write, write_json, write_table
+from zephon.cli.common import Exit, JsonOption, write_json
 from zephon_curriculum.compare import compare
-from zephon_curriculum.compare_text import describe, tokens_of
 
 AArgument = Annotated[str, typer.Argument(metavar="A", help="A recipe.toml, a run folder, module:function.")]
 BArgument = Annotated[str, typer.Argument(metavar="B", help="The other one.")]
@@ -21,7 +20,7 @@ StepsOption = Annotated[
         "--steps",
         min=1,
         help="Steps to plan tokens for.",
-        show_default="those that both delivered, or the smaller total_steps",
+        show_default="those that both delivered, or the smaller total_steps; of endless runs each one",
     ),
 ]
 
@@ -36,7 +35,5 @@ def diff(a: AArgument, b: BArgument, steps: StepsOption = None, as_json: JsonOpt
     if as_json:
         write_json(found.to_json())
     else:
-        for line in describe(found):
-            write(line)
-        write_table(tokens_of(found))
+        found.shown().write()
     raise typer.Exit(Exit.OK if found.is_equal else Exit.DIFFERENT)

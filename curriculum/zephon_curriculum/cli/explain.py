@@ -18,18 +18,13 @@ from zephon.cli.common import (
     SetOption,
     as_usage,
     chosen_step,
-    cut,
-    visible,
-    write,
     write_json,
-    write_table,
 )
 from zephon_curriculum.cli.rows import AloneOption, StateOption, WidthOption
-from zephon_curriculum.explain import Explanation
 from zephon_curriculum.explain import explain as make
 from zephon_curriculum.opening import Opening, recipe_of
 from zephon_curriculum.preview import preview_cost
-from zephon_curriculum.preview_text import draws_of, shown_explanation
+from zephon_curriculum.preview_text import shown_explanation
 
 StepOption = Annotated[int | None, typer.Option("--step", min=0, help="The step, from 0; default 0.")]
 TrainerStepOption = Annotated[
@@ -74,18 +69,4 @@ def explain(
     if as_json:
         write_json(found.to_json())
     else:
-        draw(found, width)
-
-
-def draw(found: Explanation, width: int) -> None:
-    """Draws the weights in force and, for each row, its draws and pieces."""
-    shown_explanation(found, width, with_rows=False).write()
-    for row in found.rows:
-        write("")
-        write_table(draws_of(found, row))
-        if found.pool:
-            write("the packer keeps a pool, which these draws fill; its pieces may be of earlier ones")
-        for piece, text, origin in zip(row.row.pieces, row.texts, row.drawn_for, strict=True):
-            other = "before" if origin is None else f"for row {origin}"
-            write(f"  {visible(str(piece))}{'' if origin == row.row.row else f', drawn {other}'}")
-            write(f"    {cut(text, width)}")
+        shown_explanation(found, width).write()

@@ -157,8 +157,10 @@ def _work(
     if not (exact or (measures and given is None)):
         return _plans(asked, recipe, None, given)
     with _data(asked, recipe, progress) as data:
-        estimation = TokenEstimation(cache=asked.how.cache, backend=asked.how.backend)
-        found = _plans(asked, recipe, data, given or estimation.measure(data, report=progress))
+        if measures and given is None:
+            estimation = TokenEstimation(cache=asked.how.cache, backend=asked.how.backend)
+            given = estimation.measure(data, report=progress)
+        found = _plans(asked, recipe, data, given)
         if not exact:
             return found
         of_plan, steps = replace(data, recipe=recipe, table=found.plan.asked_table), found.plan.asked_steps

@@ -21,7 +21,7 @@ from zephon.cli.common import (
     write,
     write_json,
 )
-from zephon_curriculum.cli.rows import AloneOption, StateOption, WidthOption, draw_row
+from zephon_curriculum.cli.rows import AloneOption, StateOption, WidthOption
 from zephon_curriculum.opening import Opening, recipe_of
 from zephon_curriculum.preview import preview as make
 from zephon_curriculum.preview import preview_cost
@@ -71,7 +71,5 @@ def preview(
         found = make(recipe, wanted, lanes, state, check_end=not alone, how=how, progress=progress)
     if as_json:
         write_json(found.to_json())
-        return
-    shown_preview(found, 0, width).write()
-    for row in found.rows[:rows]:
-        draw_row(row, found.texts(row), width)
+    else:
+        shown_preview(found, rows, width).write()

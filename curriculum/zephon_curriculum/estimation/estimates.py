@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from zephon import write_atomically
 from zephon.cli.common import add_row, new_table
 from zephon_curriculum.figures import plural, short
 from zephon_curriculum.quantity import CONFIDENCE, Quantity
@@ -104,7 +104,7 @@ class Estimates(Readable, Mapping[str, DatasetEstimate]):
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the estimates to a file, as JSON."""
-        write_whole(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
+        write_atomically(Path(path), json.dumps(self.to_json(), indent=1) + "\n")
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Estimates:
@@ -116,15 +116,8 @@ class Estimates(Readable, Mapping[str, DatasetEstimate]):
 
     def shown(self) -> Shown:
         """Returns the estimates as a table, then what is to be known of them."""
-        table = new_table(
-            "dataset",
-            "#documents",
-            "#bytes",
-            "#tokens/byte",
-            "#tokens/document",
-            "#tokens in an epoch",
-            "how",
-        )
+        counts = ("#documents", "#bytes", "#tokens/byte", "#tokens/document", "#tokens in an epoch")
+        table = new_table("dataset", *counts, "how")
         for one in self.datasets:
             documents = "unknown" if one.documents is None else f"{one.documents:,}"
             columns = (one.bytes, one.tokens_per_byte, one.tokens_per_document, one.tokens)
@@ -164,15 +157,3 @@ def _shown(quantity: Quantity | None) -> str:
     if abs(below - above) < 0.0005:
         return f"{value} +-{100 * above:.2g}%"
     return f"{value} -{100 * below:.2g}% +{100 * above:.2g}%"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Makes `path` hold `text`, or leaves it as it was; others may read it as the umask says."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

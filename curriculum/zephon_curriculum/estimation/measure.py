@@ -17,7 +17,18 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zephon import Constant, Dataset, Opened, Packing, Recipe, Tokenize, default_cache, open_recipe
+from zephon import (
+    Constant,
+    Dataset,
+    Opened,
+    Packing,
+    Recipe,
+    Tokenize,
+    check_whole,
+    default_cache,
+    open_recipe,
+    write_atomically,
+)
 from zephon_curriculum.estimation.counting import (
     Frame,
     count,
@@ -27,7 +38,7 @@ from zephon_curriculum.estimation.counting import (
     is_tokenized,
     text_bytes,
 )
-from zephon_curriculum.estimation.estimates import DatasetEstimate, Estimates, write_whole
+from zephon_curriculum.estimation.estimates import DatasetEstimate, Estimates
 from zephon_curriculum.estimation.sampling import SampleDesign
 from zephon_curriculum.estimation.weighing import Pinned, Weigher, from_pinned, from_tables
 from zephon_curriculum.figures import Report, plural, short
@@ -62,8 +73,7 @@ class TokenEstimation:
 
     def __post_init__(self) -> None:
         for name, value in (("chunks", self.chunks), ("sample_bytes", self.sample_bytes)):
-            if type(value) is not int or value < 1:
-                raise ValueError(f"`{name}` must be a whole number >= 1, got {value!r}")
+            check_whole(f"`{name}`", value, 1)
         for name, says in self.pinned.items():
             if not isinstance(says, Pinned):
                 raise TypeError(f"`pinned` of {name!r} must be such as Pinned(tokens=1e9), got {says!r}")
@@ -80,10 +90,7 @@ class TokenEstimation:
             found = (
                 self._known(opened, job) or self._count(opened, job, report) for job in self._jobs(opened)
             )
-            return Estimates(
-                datasets=tuple(found),
-                tokenizer=_digest(opened.lock["tokenizer"]),
-            )
+            return Estimates(datasets=tuple(found), tokenizer=_digest(opened.lock["tokenizer"]))
 
     def cost(self, opened: Opened) -> str:
         """Returns in a line what `measure` reads of opened data; reads nothing but what is kept."""
@@ -166,14 +173,9 @@ class TokenEstimation:
     def _count(self, opened: Opened, job: _Job, report: Report | None) -> DatasetEstimate:
         says = self.pinned.get(job.frame.name)
         rate = None if says is None else says.tokens_per_byte
-        counted = count(
-            opened, job.frame, job.design, stream=job.stream, encodes=rate is None, report=report
-        )  # fmt: skip
-        found = Weigher(
-            frame=job.frame,
-            counted=counted,
-            bootstrap=job.stream if self.bootstrap else "",
-        ).estimate(rate)
+        counted = count(opened, job.frame, job.design, stream=job.stream, encodes=rate is None, report=report)
+        names = job.stream if self.bootstrap else ""
+        found = Weigher(frame=job.frame, counted=counted, bootstrap=names).estimate(rate)
         _write(job.path, job.key, found)
         return found
 
@@ -221,4 +223,4 @@ def _read(path: Path, key: str) -> DatasetEstimate | None:
 def _write(path: Path, key: str, found: DatasetEstimate) -> None:
     data = found.to_json()
     kept = {"key": key, "sha256": _digest(data), "estimate": data}
-    write_whole(path, json.dumps(kept, indent=1) + "\n")
+    write_atomically(path, json.dumps(kept, indent=1) + "\n")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from numbers import Real
 
+from zephon import check_whole
 from zephon_curriculum.schedules.bounds import fill
 
 Amounts = Mapping[str, int | float | Fraction]
@@ -125,8 +126,7 @@ def unimax(sizes: Amounts, budget: int, max_epochs: int | float | Fraction) -> d
     """
     exact = exact_amounts("sizes", sizes)
     epochs = exact_amounts("max_epochs", {"all": max_epochs})["all"]
-    if type(budget) is not int or budget < 1:
-        raise ValueError(f"`budget` must be a whole number of tokens >= 1, got {budget!r}")
+    check_whole("`budget`", budget, 1)
     if not exact or epochs * sum(exact.values()) < budget:
         short = budget - int(epochs * sum(exact.values()))
         raise ValueError(

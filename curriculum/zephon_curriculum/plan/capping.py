@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from zephon import PARTS, ScheduleTable
 from zephon_curriculum.plan.allocate import Amounts, exact_amounts
-from zephon_curriculum.plan.curve import MAX_START, Curve
+from zephon_curriculum.plan.curve import MAX_STEPS, Curve
 from zephon_curriculum.plan.shortage import Shortage, shortage
 
 Int64 = NDArray[np.int64]
@@ -95,12 +95,12 @@ def steps_for_epochs(
     def drawn(num_steps: int) -> int:
         return sum(curve.drawn(column, num_steps) for column in columns)
 
-    steps = bisect.bisect_left(range(MAX_START), wanted, key=drawn)
-    if steps < MAX_START:
+    steps = bisect.bisect_left(range(MAX_STEPS), wanted, key=drawn)
+    if steps < MAX_STEPS:
         return steps
     raise ValueError(
         f"{float(epochs):g} epochs of {', '.join(chosen)} are never reached: the schedule ends at share 0 "
-        f"after {curve.tokens(drawn(MAX_START)):,} tokens of {int(amount):,}"
+        f"after {curve.tokens(drawn(MAX_STEPS)):,} tokens of {int(amount):,}"
     )
 
 

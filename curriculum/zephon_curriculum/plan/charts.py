@@ -179,14 +179,8 @@ def _draw_scales(axes: Axes, num_steps: int, tokens_per_step: int | None, title:
     if tokens_per_step is None:
         return
     per_step = float(tokens_per_step)
-
-    def to_tokens(steps: Any) -> Any:
-        return steps * per_step
-
-    def to_steps(tokens: Any) -> Any:
-        return tokens / per_step
-
-    above = axes.secondary_xaxis("top", functions=(to_tokens, to_steps))
+    both_ways = (lambda steps: steps * per_step, lambda tokens: tokens / per_step)
+    above = axes.secondary_xaxis("top", functions=both_ways)
     above.xaxis.set_major_locator(MaxNLocator(7))
     above.xaxis.set_major_formatter(FuncFormatter(lambda tokens, _: short(tokens)))
     above.set_xlabel("tokens")

@@ -10,16 +10,21 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zephon import PARTS, ScheduleTable
 from zephon_curriculum.quantity import Quantity
 
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
 MAX_PHASES = 12
-MAX_START = 1 << 41
-"""Entries that begin later are beyond every plan; parts of so many steps fit into 64 bits."""
+MAX_STEPS = 1 << 40
+"""Parts of 2^20 of so many steps fit into 64 bits."""
 LONG = 20
 """An entry that holds for at least one part in so many of the run is a phase of its own."""
 RAMP_PARTS = 4
@@ -27,20 +32,19 @@ RAMP_PARTS = 4
 
 
 class Curve:
-    """What the steps of a table draw, with the steps that it drops before some of them.
+    """What the steps of a table draw, with the steps that it skips, which are drawn and dropped.
 
     Drawing is in proportion to the shares; a lane differs from it by at most a few documents.
     """
 
     def __init__(self, table: ScheduleTable, tokens_per_step: int) -> None:
-        self.table, self.tokens_per_step = table, tokens_per_step
-        shares = np.array(table.shares, dtype=np.int64)
-        starts = [min(start, MAX_START) for start in (*table.starts, table.starts[-1] + 1)]
-        lengths = np.diff(np.array(starts, dtype=np.int64))
-        ends = np.cumsum(lengths[:, None] * shares, axis=0)
-        self._before = ends - lengths[:, None] * shares  # (K, m), parts drawn before each entry
-        self.skips = table.skips
-        """[a, b): before step a every lane draws the rows of these steps and drops them."""
+        self.table, self.tokens_per_step, self.skips = table, tokens_per_step, table.skips
+        kind: Any = np.int64 if table.starts[-1] <= MAX_STEPS else object  # whole numbers of any size
+        columns, rows = len(table.names), len(table.shares)
+        numbers = np.fromiter(chain.from_iterable(table.shares), np.int64, rows * columns)
+        self.shares, self.starts = numbers.reshape(rows, columns), np.array(table.starts, kind)
+        drawn = np.diff(self.starts, append=self.starts[-1:])[:, None] * self.shares
+        self._before = np.cumsum(drawn, axis=0) - drawn  # (K, m), parts drawn before each entry
 
     def delivered(self, dataset: int, num_steps: int) -> int:
         """Returns the parts in the rows of steps [0, num_steps)."""
@@ -49,6 +53,13 @@ class Curve:
         entry = self.table.phase(num_steps - 1)
         inside = num_steps - self.table.starts[entry]
         return int(self._before[entry, dataset]) + inside * self.table.shares[entry][dataset]
+
+    def tokens_before(self, steps: Int64) -> Float64:
+        """Returns the tokens in the rows of the steps before each of `steps`, (n, D)."""
+        entries = np.searchsorted(self.starts, steps, side="right") - 1
+        inside = (steps - self.starts[entries])[:, None] * self.shares[entries].astype(np.float64)
+        parts = np.asarray(self._before[entries] + inside, np.float64)
+        return parts * (self.tokens_per_step / PARTS)
 
     def skipped(self, dataset: int, num_steps: int) -> int:
         """Returns the parts drawn and dropped before or in steps [0, num_steps)."""

@@ -14,34 +14,44 @@ from typing import Any, cast
 
 import numpy as np
 
-from zephon import Chunks, DataError, Fault, Loader, LoaderOptions, Opened, RandomReader, Texts, Tokens
+from zephon import (
+    DataError,
+    Fault,
+    Loader,
+    LoaderOptions,
+    Opened,
+    PartReader,
+    RandomReader,
+    Tokens,
+    find_documents,
+)
 from zephon.cli.common import add_row, new_table
 from zephon_curriculum.estimation.counting import TOKEN_BYTES, Int64, as_packed, read_lengths
 from zephon_curriculum.figures import Report
+from zephon_curriculum.opening import PLAIN, Named, Opening, opened, recipe_of
 from zephon_curriculum.results import Readable, Shown
 
 BLOCK_DOCUMENTS = 1 << 16
 """Of which the addresses are held at once."""
 
 
-class LengthReader:
+class LengthReader(PartReader):
     """A reader of documents that are known by their lengths only; every token of theirs is 0."""
-
-    is_tokenized = True
 
     def __init__(self, reader: RandomReader, lengths: Int64) -> None:
         """`lengths` is (N,), all documents of `reader` in file order; BOS and EOS count."""
-        self.name, self._reader, self._lengths = reader.name, reader, lengths
+        super().__init__(reader, reader.chunks())
+        self.is_tokenized, self._lengths = True, lengths
         counts = np.asarray(reader.chunks().num_documents, dtype=np.int64)
         self._firsts = np.cumsum(counts) - counts
 
-    def chunks(self) -> Chunks:
-        """Returns the chunks of the dataset itself, as the order is dealt by them."""
-        return self._reader.chunks()
+    def numbers(self, chunk: Int64, record: Int64) -> Int64:
+        """Returns the numbers of the documents at these addresses, in file order."""
+        return np.asarray(self._firsts[chunk] + record)
 
     def lengths(self, chunk: Int64, record: Int64) -> Int64:
         """Returns the tokens of the documents at these addresses."""
-        return np.asarray(self._lengths[self._firsts[chunk] + record])
+        return np.asarray(self._lengths[self.numbers(chunk, record)])
 
     def tokens(self, chunk: Int64, record: Int64, max_bytes: int) -> Tokens:
         """Returns documents of zeros, without memory of their own."""
@@ -50,31 +60,25 @@ class LengthReader:
         num_read = 1 + int(np.searchsorted(ends[:-1], max(1, max_bytes // TOKEN_BYTES)))
         return Tokens(np.broadcast_to(np.uint32(0), int(ends[num_read - 1])), lengths[:num_read])
 
-    def texts(self, chunk: Int64, record: Int64, max_bytes: int) -> Texts:
-        """Is never called of documents that are tokenized."""
-        raise NotImplementedError
-
-    def where(self, chunk: int, record: int) -> tuple[str, int]:
-        """Returns the file of a document and its record in it."""
-        return self._reader.where(chunk, record)
-
-    def identity(self) -> dict[str, Any]:
-        """Returns what the lock keeps of the dataset itself."""
-        return self._reader.identity()
-
     def close(self) -> None:
         """Leaves the dataset's own reader open; whoever opened it closes it."""
 
 
-def census(opened: Opened, report: Report | None = None) -> tuple[Int64, ...]:
+def census(named: Named, report: Report | None = None, *, how: Opening = PLAIN) -> tuple[Int64, ...]:
     """Returns, for each dataset, the tokens of every document in file order, (N,); BOS and EOS count.
 
     Cost: all data are read and tokenized once. Documents without text, and such as cannot be used where
     `on_error` is `skip`, have 0. Streams are refused: nobody counted their documents.
     """
+    with opened(named, how) as found:
+        return _census(found.opened, report)
+
+
+def _census(opened: Opened, report: Report | None) -> tuple[Int64, ...]:
     if streams := [dataset.name for dataset in opened.recipe.datasets if dataset.stream]:
         raise ValueError(
-            f"dataset {streams[0]!r} is a stream, whose documents are not counted; leave out `stream`"
+            f"dataset {streams[0]!r} is a stream: nobody counted its documents, and their lengths too decide "
+            "when the other datasets are drawn; leave out `stream`, and they are counted once"
         )
     return tuple(_count(opened, index, report) for index in range(len(opened.readers)))
 
@@ -150,10 +154,11 @@ class ExactEnds(Readable):
 
 
 def exact_ends(
-    opened: Opened,
+    named: Named,
     lengths: Sequence[Int64] | None = None,
     *,
     max_steps: int | None = None,
+    how: Opening = PLAIN,
     report: Report | None = None,
 ) -> ExactEnds:
     """Returns when every dataset with `max_epochs` ends in its first and its last lane, exactly.
@@ -161,76 +166,100 @@ def exact_ends(
     `lengths` is what `census` returns; None: counted now. Cost: a run of the loader without reading and
     tokenizing, in one process. A recipe without an end needs `max_steps`.
     """
-    if max_steps is None and not opened.recipe.is_finite:
+    if max_steps is None and not recipe_of(named, how).is_finite:
         raise ValueError("no dataset has `max_epochs`, so the data never end; give `max_steps`")
-    if opened.table.drops:
-        raise ValueError(
-            "exact ends are of schedules that drop no documents; this one does, plan without them"
-        )
-    known = census(opened, report) if lengths is None else lengths
-    readers = tuple(LengthReader(reader, of) for reader, of in zip(opened.readers, known, strict=True))
-    lanes = opened.recipe.lanes
-    to_read = _to_read(opened, readers)
-    given, skipped = np.zeros((2, len(readers), lanes), dtype=np.int64)
-    ended = {i: np.full(lanes, -1, dtype=np.int64) for i in to_read}
-    num_steps, is_over = 0, True
+    with opened(named, how) as found:
+        known = _census(found.opened, report) if lengths is None else lengths
+        return _run_on_lengths(found.opened, known, max_steps, report)
+
+
+def _run_on_lengths(
+    opened: Opened, lengths: Sequence[Int64], max_steps: int | None, report: Report | None
+) -> ExactEnds:
+    readers = tuple(LengthReader(reader, of) for reader, of in zip(opened.readers, lengths, strict=True))
+    num_steps, is_over, shape = 0, True, (len(readers), opened.recipe.lanes)
+    given, skipped, seen, last_drawn = (np.full(shape, n, dtype=np.int64) for n in (0, 0, -1, -1))
     with Loader(replace(opened, readers=cast(Any, readers)), LoaderOptions(executor="inline")) as loader:
+        rest = _Rest(loader, readers)
         for batch in loader:
             for index in range(len(readers)):
                 np.add.at(given[index], batch.lanes, batch.tokens[index])
             if opened.table.skip_end(batch.step) > batch.step:
-                skipped = _skipped(loader)
-            for index, totals in to_read.items():
-                is_done = given[index] + skipped[index] >= totals
-                ended[index][is_done & (ended[index] < 0)] = batch.step
-            num_steps = batch.step + 1
+                skipped = np.array([lane["skipped"] for lane in _lane_states(loader)]).T
+            last_drawn[given + skipped > seen] = batch.step
+            seen, num_steps = given + skipped, batch.step + 1
+            rest.drop(num_steps)
             if report is not None and max_steps is not None:
                 report("steps", num_steps, max_steps)
             if num_steps == max_steps:
                 is_over = False
                 break
+    drawn = np.maximum(seen, 0)
     return ExactEnds(
         num_steps=num_steps,
         is_over=is_over,
-        datasets=tuple(_end(opened, i, ended[i], given[i] + skipped[i], to_read[i]) for i in to_read),
+        datasets=tuple(
+            _end(opened.recipe.names[i], last_drawn[i], drawn[i], totals) for i, totals in rest.tokens.items()
+        ),
     )
 
 
-def _skipped(loader: Loader) -> Int64:
-    """Returns the tokens of each dataset in the rows that each lane has dropped, (datasets, lanes)."""
+def _lane_states(loader: Loader) -> list[Any]:
+    """Returns what the loader's state says of each lane."""
     entries = (json.loads(entry) for name, entry in loader.state_dict().items() if name.startswith("lane_"))
-    return np.array([lane["skipped"] for lane in sorted(entries, key=lambda lane: int(lane["lane"]))]).T
+    return sorted(entries, key=lambda lane: int(lane["lane"]))
 
 
-def _end(opened: Opened, index: int, steps: Int64, drawn: Int64, totals: Int64) -> ExactEnd:
-    done = steps[steps >= 0]
+class _Rest:
+    """The tokens that a run can draw of each dataset with `max_epochs`, by lane, counted where it begins."""
+
+    def __init__(self, loader: Loader, readers: Sequence[LengthReader]) -> None:
+        self._loader, self._readers, self._opened = loader, readers, loader.opened
+        self._drops = list(self._opened.table.drops)
+        self._dropped = [np.empty(0, np.int64) for _ in readers]
+        lanes, datasets = _lane_states(loader), self._opened.recipe.datasets
+        ending = [index for index, dataset in enumerate(datasets) if dataset.max_epochs is not None]
+        self.tokens = {i: np.array([self._left(i, lane) for lane in lanes], np.int64) for i in ending}
+        """Dataset -> (L,)."""
+        self.drop(0)
+
+    def drop(self, num_steps: int) -> None:
+        """Takes out the documents that are dropped from step `num_steps` on; once so many are delivered."""
+        while self._drops and self._drops[0].step <= num_steps:
+            lanes = _lane_states(self._loader)
+            for name, found in find_documents(self._opened, self._drops.pop(0).documents).items():
+                index = self._opened.recipe.names.index(name)
+                among = np.setdiff1d(found, self._dropped[index])
+                self._dropped[index] = np.union1d(found, self._dropped[index])
+                if index in self.tokens:
+                    self.tokens[index] -= [self._left(index, lane, among) for lane in lanes]
+
+    def _left(self, index: int, lane: Mapping[str, Any], among: Int64 | None = None) -> int:
+        """Returns the tokens that a lane has not delivered, or those among some documents not begun."""
+        opened, reader, number = self._opened, self._readers[index], int(lane["lane"])
+        position, _, offset = lane["cursors"][index] or (0, 0, 0)
+        pieces = [piece for name in ("carry", "held") for piece in lane.get(name, ()) if piece[0] == index]
+        left = sum(piece[-1] for piece in pieces) - offset if among is None else 0
+        position += among is not None and offset > 0
+        positions = np.arange(position, opened.orders[index].end(number), dtype=np.int64)
+        if not len(positions):
+            return int(left)
+        addresses, dataset = opened.locate(index, number, positions), opened.recipe.datasets[index]
+        lengths = as_packed(opened, reader.lengths(addresses.chunk, addresses.record))
+        held_out = opened.held_out[index] if opened.held_out else None
+        if held_out is not None and dataset.held_out is not None and dataset.held_out.part == "train":
+            lengths = np.where(held_out.contains(addresses), 0, lengths)
+        if among is not None:
+            lengths = lengths[np.isin(reader.numbers(addresses.chunk, addresses.record), among)]
+        return int(left + lengths.sum())
+
+
+def _end(name: str, last_drawn: Int64, drawn: Int64, totals: Int64) -> ExactEnd:
+    done = last_drawn[(drawn >= totals) & (last_drawn >= 0)]
     return ExactEnd(
-        name=opened.recipe.names[index],
+        name=name,
         first=int(done.min()) if len(done) else None,
-        last=int(done.max()) if len(done) == len(steps) else None,
+        last=int(done.max()) if len(done) == len(totals) else None,
         drawn_tokens=int(drawn.sum()),
         unread_tokens=int((totals - drawn).sum()),
     )
-
-
-def _to_read(opened: Opened, readers: Sequence[LengthReader]) -> Mapping[int, Int64]:
-    """Returns, for each dataset with `max_epochs`, the tokens that each lane can draw of it, (L,)."""
-    lanes = range(opened.recipe.lanes)
-    return {
-        index: np.array([_lane_tokens(opened, readers[index], index, lane) for lane in lanes], np.int64)
-        for index, dataset in enumerate(opened.recipe.datasets)
-        if dataset.max_epochs is not None
-    }
-
-
-def _lane_tokens(opened: Opened, reader: LengthReader, index: int, lane: int) -> int:
-    count = opened.orders[index].end(lane)
-    if not count:
-        return 0
-    addresses = opened.locate(index, lane, np.arange(count, dtype=np.int64))
-    lengths = as_packed(opened, reader.lengths(addresses.chunk, addresses.record))
-    dataset = opened.recipe.datasets[index]
-    held_out = opened.held_out[index] if opened.held_out else None
-    if held_out is not None and dataset.held_out is not None and dataset.held_out.part == "train":
-        lengths = np.where(held_out.contains(addresses), 0, lengths)
-    return int(lengths.sum())

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from zephon import PARTS, ScheduleTable
 from zephon.cli.common import add_row, new_table
-from zephon_curriculum.figures import plural, short, shown, shown_steps
+from zephon_curriculum.figures import plural, ranged, ranged_step, short
 from zephon_curriculum.plan.curve import Phase
 from zephon_curriculum.plan.ends import End
 from zephon_curriculum.quantity import Quantity
@@ -127,7 +127,7 @@ class Plan(Readable):
         if self.hours is not None:
             text += f", {short(self.hours, 3)} hours at {self.rate:,.0f} tokens/s"
         if self.ends_after is not None:
-            text += f"; the data end after {shown_steps(self.ends_after)} steps"
+            text += f"; the data end after {ranged_step(self.ends_after)} steps"
         tables = [_datasets(self), _phases(self)]
         if any(d.max_epochs is not None or d.first_repeat is not None for d in self.datasets):
             tables.append(_ends(self))
@@ -236,15 +236,15 @@ def _ends(plan: Plan) -> Table:
     headers = ("dataset", "#first repeat", "#max_epochs", "#first lane ends", "#last lane ends", "#unread")
     table = new_table(*headers, title="steps, from 0 (a trainer that counts from 1 logs them as one more)")
     for d in plan.datasets:
-        add_row(table, d.name, shown_steps(d.first_repeat), d.max_epochs or "-", *_end_cells(d))
+        add_row(table, d.name, ranged_step(d.first_repeat), d.max_epochs or "-", *_end_cells(d))
     return table
 
 
 def _end_cells(dataset: PlannedDataset) -> tuple[str, str, str]:
     if dataset.end is None:
         return "-", "-", "-"
-    return shown_steps(dataset.end.first), shown_steps(dataset.end.last), _or_unknown(dataset.unread_tokens)
+    return ranged_step(dataset.end.first), ranged_step(dataset.end.last), _or_unknown(dataset.unread_tokens)
 
 
-def _or_unknown(interval: Quantity | None, digits: int = 3) -> str:
-    return "unknown" if interval is None else shown(interval, digits)
+def _or_unknown(quantity: Quantity | None, digits: int = 3) -> str:
+    return "unknown" if quantity is None else ranged(quantity, digits)

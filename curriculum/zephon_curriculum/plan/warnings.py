@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from zephon import Recipe, ScheduleTable
 from zephon_curriculum.estimation.estimates import DatasetEstimate
-from zephon_curriculum.figures import short, shown, shown_steps
+from zephon_curriculum.figures import ranged, ranged_step, short
 from zephon_curriculum.plan.curve import Curve
-from zephon_curriculum.plan.planned import Plan
+from zephon_curriculum.plan.planned import Plan, PlannedDataset
 
 MANY_EPOCHS = 4
 """Up to about so many epochs repeated data are worth nearly what new data are: Muennighoff et al. 2023,
@@ -24,11 +24,11 @@ MAX_LOOKED_AT = 1000
 
 
 def warn(
-    plan: Plan, recipe: Recipe, estimates: Mapping[str, DatasetEstimate], *, is_own: bool
+    plan: Plan, recipe: Recipe, estimates: Mapping[str, DatasetEstimate], asked: Curve, *, is_own: bool
 ) -> Iterator[str]:
     """Yields the warnings of a plan, those of the run first, then by dataset.
 
-    `is_own` says whether the schedule that is asked for is the recipe's own.
+    `asked` is the curve of the schedule that is asked for; `is_own` says whether that is the recipe's own.
     """
     if recipe.total_steps is None:
         yield f"the recipe has no total_steps; planned are {plan.num_steps:,} steps"
@@ -43,7 +43,7 @@ def warn(
     if recipe.continues is not None:
         yield "the phase continues an earlier one: epochs and ends count what that has drawn"
     for index, dataset in enumerate(plan.datasets):
-        texts = _of_dataset(plan, index, recipe.lanes, is_measured=dataset.name in estimates)
+        texts = _of_dataset(plan, index, asked, recipe.lanes, is_measured=dataset.name in estimates)
         yield from (f"{dataset.name}: {text}" for text in texts)
     if is_own:
         yield from _rounded_away(plan.asked_table, recipe, plan.asked_steps)
@@ -53,7 +53,7 @@ def _run_ends(plan: Plan) -> str:
     after = plan.ends_after
     assert after is not None
     ended = [d for d in plan.datasets if d.end is not None and d.end.after == after]
-    text = f"the data end after about {shown_steps(after)} steps, of {plan.asked_steps:,} asked for"
+    text = f"the data end after about {ranged_step(after)} steps, of {plan.asked_steps:,} asked for"
     if ended:
         text += f": {ended[0].name} has max_epochs = {ended[0].max_epochs}"
     cure = "give it less weight or more epochs"
@@ -62,7 +62,7 @@ def _run_ends(plan: Plan) -> str:
     return f"{text}; {cure}" if ended else text
 
 
-def _of_dataset(plan: Plan, index: int, lanes: int, *, is_measured: bool) -> Iterator[str]:
+def _of_dataset(plan: Plan, index: int, asked: Curve, lanes: int, *, is_measured: bool) -> Iterator[str]:
     dataset = plan.datasets[index]
     if not dataset.drawn_tokens and not any(phase.drawn_tokens[index] for phase in plan.phases):
         if not any(shares[index] for shares in plan.table.shares):
@@ -70,18 +70,18 @@ def _of_dataset(plan: Plan, index: int, lanes: int, *, is_measured: bool) -> Ite
         else:
             yield f"is not drawn in these {plan.num_steps:,} steps"
         return
-    mean = dataset.documents
-    if mean is not None and mean.value < 1:
+    begun = dataset.documents
+    if begun is not None and begun.value < 1:
         yield (
             f"its share is too small to be drawn: {dataset.drawn_tokens:,} tokens in the whole run are "
-            f"{mean.value:.2g} documents; give it more weight"
+            f"{begun.value:.2g} documents; give it more weight"
         )
-    elif mean is not None and mean.value < lanes:
-        yield f"about {mean.value:,.0f} documents in the run for {lanes:,} lanes: some never draw it"
+    elif begun is not None and begun.value < lanes:
+        yield f"about {begun.value:,.0f} documents in the run for {lanes:,} lanes: some never draw it"
     epochs = dataset.epochs
     if epochs is not None and (epochs.value if epochs.low is None else epochs.low) > MANY_EPOCHS:
         yield (
-            f"{shown(epochs)} epochs are over {MANY_EPOCHS}: repeats are then worth less than new "
+            f"{ranged(epochs)} epochs are over {MANY_EPOCHS}: repeats are then worth less than new "
             "data (arXiv 2305.16264); give it less weight, or cap it"
         )
     if dataset.size_tokens is None:
@@ -90,12 +90,11 @@ def _of_dataset(plan: Plan, index: int, lanes: int, *, is_measured: bool) -> Ite
     elif dataset.size_tokens.low is None:
         yield "its estimate has no interval: sample more chunks"
     if dataset.max_epochs is not None and dataset.size_tokens is not None:
-        yield from _of_end(plan, index, dataset.size_tokens.value * dataset.max_epochs)
+        wanted = asked.tokens(asked.drawn(index, plan.asked_steps))
+        yield from _of_end(plan, dataset, wanted, dataset.size_tokens.value * dataset.max_epochs)
 
 
-def _of_end(plan: Plan, index: int, there: float) -> Iterator[str]:
-    dataset, curve = plan.datasets[index], Curve(plan.asked_table, plan.tokens_per_step)
-    wanted = curve.tokens(curve.drawn(index, plan.asked_steps))
+def _of_end(plan: Plan, dataset: PlannedDataset, wanted: int, there: float) -> Iterator[str]:
     if wanted > there:
         is_exact = dataset.size_tokens is not None and dataset.size_tokens.exact
         about = "" if is_exact else "about "
@@ -107,7 +106,7 @@ def _of_end(plan: Plan, index: int, there: float) -> Iterator[str]:
     is_over = plan.ends_after is not None and plan.ends_after.value <= plan.asked_steps
     if is_over and unread is not None and unread.value >= WORTH_SAYING * there:
         part = f"{unread.value / there:.0%}"
-        yield f"{shown(unread)} of its {short(there)} tokens ({part}) stay unread when the run ends"
+        yield f"{ranged(unread)} of its {short(there)} tokens ({part}) stay unread when the run ends"
 
 
 def _rounded_away(table: ScheduleTable, recipe: Recipe, steps: int) -> Iterator[str]:
