@@ -1,15 +1,19 @@
-"""What the tests of the curriculum share: its own plugins are let in, properties have no stop-watch."""
+"""What the tests of the curriculum share: its own plugins are let in, no stop-watch, no dice."""
 
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("zephon", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+from tests.conftest import _probed, probed_once  # noqa: F401
+
+settings.register_profile(
+    "zephon", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("search", settings.get_profile("zephon"), derandomize=False)
 settings.load_profile("zephon")
 
 

@@ -244,9 +244,9 @@ def test_a_thousand_decisions_on_a_long_ramp_are_quick() -> None:
     ramp = ScheduleTable(NAMES, tuple(steps), tuple((PARTS - s, s, 0) for s in steps))
     composed = begin(0, ramp, "ramp", Blobs({"ramp": ramp}))
     composed = composed.with_amendment(Amendment(number=1, at_step=50, until=None, ops=(Retire("math"),)))
-    began = time.perf_counter()
+    began = time.process_time()
     for n in range(1000):
         weights = (("web", PARTS - n), ("code", n), ("math", 0))
         composed = composed.with_layer(Layer(number=n + 2, from_step=60_000 + 40 * n, weights=weights))
-    assert time.perf_counter() - began < 10  # 1.1 s on two quiet cores
+    assert time.process_time() - began < 10  # 1.1 s on two quiet cores
     assert composed.steps.at(99_960) == (PARTS - 999, 999, 0)

@@ -19,6 +19,8 @@ from zephon_curriculum.estimation.estimates import Estimates
 from zephon_curriculum.estimation.weighing import Pinned
 from zephon_curriculum.figures import short
 
+pytestmark = pytest.mark.usefixtures("probed_once")
+
 RECIPE = """
 seed = 1
 global_batch_size = 4

@@ -15,6 +15,8 @@ from zephon import ScheduleContext, compile_schedule
 from zephon_curriculum.cli.plan import plan
 from zephon_curriculum.schedules.csv_table import table
 
+pytestmark = pytest.mark.usefixtures("probed_once")
+
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -59,6 +61,9 @@ def test_json_holds_exact_ends_beside_the_planned(recipe: Path) -> None:
     after = data["ends_after"]
     assert after["low"] <= data["exact"]["num_steps"] <= after["high"]
     assert data["exact"]["is_over"] is True
+    unmeasured = json.loads(run(recipe, "--json", "--exact", "--no-estimate", "--steps", "60").stdout)
+    assert unmeasured["exact"] == data["exact"]
+    assert [dataset["epochs"] for dataset in unmeasured["datasets"]] == [None, None]
 
 
 def test_bounds_make_another_schedule_that_a_recipe_can_take(recipe: Path) -> None:

@@ -22,6 +22,8 @@ from zephon_curriculum.log.folder import CurriculumLog
 from zephon_curriculum.log.follow import open_updates
 from zephon_curriculum.log.ops import Weights, numbers
 
+pytestmark = pytest.mark.usefixtures("probed_once")
+
 STAGES = Stages({0: {"web": 3, "code": 1}, 5: {"web": 1, "code": 1}})
 
 
@@ -94,7 +96,30 @@ def test_the_first_step_of_other_shares_and_the_tokens_planned() -> None:
         "web": (step * (5 * 0.75 + 5 * 0.5), step * (7 * 0.75 + 3 * 0.5)),
         "code": (step * (5 * 0.25 + 5 * 0.5), step * (7 * 0.25 + 3 * 0.5)),
     }
-    assert compare(ours, theirs).num_steps == 8  # up to the last change
+
+
+def test_of_runs_without_an_end_the_tokens_of_a_step_are_compared() -> None:
+    ours = make_recipe(schedule=STAGES)
+    theirs = make_recipe(schedule=Stages({0: {"web": 3, "code": 1}, 7: {"web": 3, "code": 5}}))
+    found = compare(ours, theirs)
+    assert found.num_steps is None
+    assert found.tokens == {"web": (32, 24), "code": (32, 40)}
+    assert json.loads(json.dumps(found.to_json()))["num_steps"] is None
+    text = " ".join(str(found).split())
+    assert "in each step, from step 7 on; neither has an end, so there is no total:" in text
+    assert "code 32 40 +8 50.00% 62.50%" in text
+    assert compare(ours, replace(theirs, total_steps=3)).num_steps == 3
+
+
+def test_the_rows_of_skipped_steps_are_drawn_ahead_of_the_first() -> None:
+    opened = open_small(make_recipe(schedule=STAGES))
+    one = replace(opened.table, skips=((4, 9),))
+    other = replace(one, starts=(0, 6))
+    sides = [replace(opened, table=table) for table in (one, other)]
+    found = compare(sides[0], sides[1])
+    assert found.mixture is not None
+    assert found.mixture.step == 4
+    assert found.mixture.a == found.mixture.b
 
 
 def test_datasets_are_compared_by_name() -> None:
@@ -201,14 +226,14 @@ def diff(place: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_diff_command(diff: Any) -> None:
     code, out = diff("one", "two")
-    assert (code, out.splitlines()[:2]) == (0, ["equal", "rows: 24 logged by both"])
+    assert (code, out.splitlines()[0], out.splitlines()[-1]) == (0, "equal", "rows: 24 logged by both")
     code, out = diff("one", "amended")
     assert code == 1
+    assert out.startswith("different: 1 log entry, mixture from step 4, rows from step 4\n")
     assert "mixture: first at step 4 (a trainer that counts from 1 logs it as 5)" in out
     assert "rows: first at step 4" in out
     assert "log: only b has entry 1 (proposal): weights web=1, code=9 from step 4 by ann: more code" in out
     assert "tokens planned in the first 8 steps, those that both runs delivered:" in out
-    assert "1 log entry, mixture" in compare("one", "amended").shown().head
     code, out = diff("one", "other", "--json")
     assert code == 1
     assert json.loads(out)["fields"] == [{"name": "seed", "a": 42, "b": 43}]
@@ -220,5 +245,8 @@ def test_tokens_of_very_long_runs_do_not_overflow(num_steps: int) -> None:
     late = Stages({0: {"web": 1, "code": 0}, 10**22: {"web": 0, "code": 1}})
     recipes = [make_recipe({"web": ["a"], "code": ["b"]}, schedule) for schedule in (late, None)]
     found = compare(*recipes, steps=num_steps)
-    slots = found.num_steps * recipes[0].tokens_per_step
-    assert found.tokens == {"web": (slots, slots / 2), "code": (0, slots / 2)}
+    assert found.mixture is not None
+    assert found.mixture.step == 0
+    slots, before = (steps * recipes[0].tokens_per_step for steps in (num_steps, min(num_steps, 10**22)))
+    assert found.tokens["web"] == pytest.approx((before, slots / 2))
+    assert found.tokens["code"] == pytest.approx((slots - before, slots / 2))

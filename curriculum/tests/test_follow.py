@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -29,19 +32,21 @@ from tests.log_cases import (
 )
 from zephon import Loader, LoaderOptions, StateError
 from zephon_curriculum.log import leader
+from zephon_curriculum.log.attempts import Attempt
 from zephon_curriculum.log.entries import Accepted, Decision, RecipeChange, Refused
 from zephon_curriculum.log.folder import CurriculumLog
 from zephon_curriculum.log.follow import Updates, open_updates
 from zephon_curriculum.log.history import History
+from zephon_curriculum.log.store import LocalStore
 
 OPENED = open_small(recipe())
 
 
-def kinds(folder: Path) -> list[str]:
+def kinds(folder: Path | str) -> list[str]:
     return [entry.body.kind for entry in CurriculumLog(folder).read()]
 
 
-def fresh(folder: Path, num_steps: int) -> list[str]:
+def fresh(folder: Path | str, num_steps: int) -> list[str]:
     """Returns the digests of a fresh run with the final log."""
     return digests(replace(OPENED, table=final_table(folder)), num_steps)
 
@@ -260,8 +265,70 @@ def test_a_launch_that_rank_0_refuses_is_refused_on_all_ranks(tmp_path: Path) ->
             open_updates(other, tmp_path, is_first=rank == 0, share=bus.share(rank))
 
 
-def test_two_runs_on_one_log_are_told_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", ["local", "memory"])
+def test_a_second_equal_run_is_told_so_before_its_first_row_if_the_first_has_come_to_a_step(
+    storage: str, tmp_path: Path
+) -> None:
+    url = str(tmp_path) if storage == "local" else f"memory://{tmp_path.name}/curriculum"
+    says = rf"another run follows this curriculum log\n  got:  an answer by process {os.getpid()} of "
+    with run(OPENED, url, world=2, poll_s=0.0) as one:
+        found = one.steps(2)
+        with run(OPENED, url, world=2, poll_s=0.0) as two, run(OPENED, url, poll_s=0.0) as three:
+            found += two.steps(1)  # nobody has answered yet
+            assert found[2] == found[0]
+            found += one.steps(1)
+            for loader in two.loaders:  # on all ranks
+                with pytest.raises(StateError, match=says):
+                    next(loader)
+            with pytest.raises(StateError, match=says):
+                three.steps(1)
+            found += one.steps(2)
+    assert [*found[:2], *found[3:]] == fresh(url, 5)
+    assert kinds(url) == ["base"]
+
+
+def test_of_two_runs_that_begin_a_log_at_once_one_of_another_recipe_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run(OPENED, tmp_path):
+        pass
+    monkeypatch.setattr(CurriculumLog, "read", lambda self: [])  # each saw an empty folder
+    with pytest.raises(StateError, match="another run writes into this curriculum log: entry 0 is base"):
+        open_updates(open_small(recipe(seed=7)), tmp_path)
+    open_updates(OPENED, tmp_path)
+    monkeypatch.undo()
+    assert kinds(tmp_path) == ["base"]
+
+
+def test_a_restart_goes_on_whatever_killed_attempts_left(tmp_path: Path) -> None:
+    """None of them ended in order: their files stay, and nobody is there to answer."""
+    found, state = list[str](), None
+    with ExitStack() as never_ended:
+        for _ in range(4):
+            ranks = never_ended.enter_context(run(OPENED, tmp_path, state))
+            found += ranks.steps(2)
+            state = ranks.state()
+    assert found == fresh(tmp_path, 8)
+    assert sorted(os.listdir(tmp_path / ".attempts")) == ["000001", "000002", "000003", "000004"]
+
+
+def test_attempts_that_begin_at_once_have_numbers_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a listing lacks what came while it was made; of three that live the first goes on."""
+    first = Attempt(str(tmp_path))
+    monkeypatch.setattr(LocalStore, "names", lambda self: [])
+    second, third = Attempt(str(tmp_path)), Attempt(str(tmp_path))
+    for attempt in (third, second, first, first):
+        attempt.meet()
+    for attempt in (second, third):
+        with pytest.raises(StateError, match="another run follows this curriculum log"):
+            attempt.meet()
+
+
+def test_two_runs_of_which_none_answers_are_told_so_at_a_verdict(tmp_path: Path) -> None:
     with run(OPENED, tmp_path) as one, run(OPENED, tmp_path) as two:
+        shutil.rmtree(tmp_path / ".attempts")
         one.steps(1)
         two.steps(1)
         propose(tmp_path, at_step=9, retire=("web",))
@@ -278,10 +345,10 @@ def test_a_rank_that_is_not_the_first_needs_a_broadcast(tmp_path: Path) -> None:
 def test_a_look_with_nothing_new_is_cheap_and_a_byte_long(tmp_path: Path) -> None:
     bus = Bus()
     updates = open_updates(OPENED, tmp_path, share=bus.share(0))
-    began = time.perf_counter()
+    began = time.process_time()
     for step in range(500):
         updates.exchange(step)
-    assert (time.perf_counter() - began) / 500 < 0.002  # 27 us on a local disk
+    assert (time.process_time() - began) / 500 < 0.002  # 27 us on a local disk
     assert {len(message) for message in bus.messages[1:]} == {1}
 
 

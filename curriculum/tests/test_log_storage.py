@@ -280,4 +280,4 @@ def test_a_look_at_storage_that_is_away_is_no_hang(url: str, monkeypatch: pytest
         monkeypatch.setattr(Refusing, "cat_file", away)
         began = time.monotonic()
         assert len(ranks.steps(3)) == 3
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # by the limits of a file system it would be minutes

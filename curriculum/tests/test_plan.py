@@ -113,14 +113,13 @@ def ramp_table(num_steps: int, names: tuple[str, ...]) -> ScheduleTable:
 
 def test_a_long_run_of_many_datasets_is_planned_in_a_second() -> None:
     names = tuple(f"d{i}" for i in range(20))
-    recipe = make_recipe(
-        {name: ["x"] for name in names}, total_steps=100_000, global_batch_size=1024, seq_len=8192
-    )
+    datasets = tuple(Dataset.from_documents(name, ["x"], max_epochs=1000) for name in names)
+    recipe = make_recipe(datasets=datasets, total_steps=100_000, global_batch_size=1024, seq_len=8192)
     sizes = estimates(*(known(name, 10**8, 700, 0.02) for name in names))
     table = ramp_table(100_000, names)
-    began = time.monotonic()
+    began = time.process_time()
     found = plan(recipe, estimates=sizes, table=table)
-    assert time.monotonic() - began < 1.5
+    assert time.process_time() - began < 1.5
     assert 4 <= len(found.phases) <= 12
     assert [p.start for p in found.phases[1:]] == [p.stop for p in found.phases[:-1]]
     column = np.array(table.shares, dtype=object)[:, 0].sum()

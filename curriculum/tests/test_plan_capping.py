@@ -122,11 +122,11 @@ def test_a_long_ramp_is_fitted_in_a_second() -> None:
     shares = tuple((PARTS - 2 * c, c, c) for c in code)
     ramp = ScheduleTable(NAMES, tuple(steps.tolist()), shares)
     sizes = {"web": 10**14, "code": 10**9, "math": 10**9}
-    began = time.monotonic()
+    began = time.process_time()
     fitted = cap_schedule(
         ramp, sizes=sizes, total_steps=100_000, tokens_per_step=10**6, max_epochs={"code": 4, "math": 6}
     )
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
     drawn = [p * 10**6 // PARTS for p in drawn_parts(fitted, 100_000)]
     assert drawn[1] == pytest.approx(4e9, rel=1e-4)
     assert drawn[2] == pytest.approx(6e9, rel=1e-4)

@@ -9,11 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers import Letters, digest_of, loaders, make_recipe, open_small, take_steps, words
+from tests.helpers import (
+    Letters,
+    digest_of,
+    loaders,
+    make_recipe,
+    open_small,
+    take_steps,
+    words,
+    write_tokenizer,
+)
 from tests.token_data import ids_of, write_bin
 from zephon import DataError, Dataset, Drop, Opened, Recipe, Stages
 from zephon_curriculum.estimation.estimates import SAMPLED, DatasetEstimate, Estimates
 from zephon_curriculum.estimation.measure import TokenEstimation
+from zephon_curriculum.opening import Opening
 from zephon_curriculum.plan import Plan, plan
 from zephon_curriculum.plan.exact_ends import census, exact_ends
 from zephon_curriculum.quantity import Quantity
@@ -188,11 +198,90 @@ def test_what_is_skipped_is_read_too(
     assert drawn.sum() > given.sum()
 
 
-def test_schedules_that_drop_documents_are_refused() -> None:
-    opened = open_small(make_recipe({"web": ["abc", "d", "e", "f"]}))
-    drops = (Drop(1, (("web", "", 1),)),)
-    with pytest.raises(ValueError, match="exact ends are of schedules that drop no documents"):
-        exact_ends(replace(opened, table=replace(opened.table, drops=drops)), max_steps=3)
+def really(opened: Opened) -> tuple[list[int], list[tuple[int, int]], int]:
+    """Returns the tokens drawn of each dataset by the loader, the steps of their last rows, and all steps."""
+    num_lanes, names = opened.recipe.lanes, opened.recipe.names
+    drawn, last, steps = np.zeros(len(names), np.int64), np.full((len(names), num_lanes), -1), 0
+    with loaders(opened) as [loader]:
+        for batch in loader:
+            drawn += batch.tokens.sum(axis=1)
+            steps = batch.step + 1
+            for index in range(len(names)):
+                last[index, batch.lanes[batch.tokens[index] > 0]] = batch.step
+    return drawn.tolist(), [(lanes.min(), lanes.max()) for lanes in last], steps
+
+
+@pytest.mark.parametrize("kind", ["wrap", "best_fit"])
+def test_documents_that_are_dropped_are_not_to_be_read(kind: str) -> None:
+    recipe = finite(1, "pad", lanes=4)
+    recipe = replace(
+        recipe,
+        packing=replace(recipe.packing, kind=kind),
+        datasets=recipe.datasets[:2],
+        schedule=Stages({0: {"web": 4, "code": 1}}),
+    )
+    opened = open_small(recipe)
+
+    def some(name: str, *documents: int) -> tuple[tuple[str, str, int], ...]:
+        reader = opened.readers[recipe.names.index(name)]
+        return tuple((name, *reader.where(0, document)) for document in documents)
+
+    drops = (
+        Drop(0, some("code", *range(5))),
+        Drop(7, some("web", *range(0, 900, 2))),
+        Drop(31, some("code", *range(100)) + some("web", *range(1, 1000, 3))),
+    )
+    opened = replace(opened, table=replace(opened.table, drops=drops))
+    exact, whole = exact_ends(opened), [int(n.sum()) * e for n, e in zip(census(opened), (1, 2), strict=True)]
+    drawn, last, steps = really(opened)
+    assert exact.num_steps == steps
+    assert [(end.first, end.last) for end in exact.datasets] == last
+    assert [(end.drawn_tokens, end.unread_tokens) for end in exact.datasets] == [(n, 0) for n in drawn]
+    assert all(0.5 * all_of < n < all_of for n, all_of in zip(drawn, whole, strict=True))
+
+
+def test_of_the_documents_that_a_condition_leaves_some_may_be_dropped(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": text, "n": i}) for i, text in enumerate(words("web", 60))]
+    (tmp_path / "web.jsonl").write_text("\n".join(lines))
+    path = str(tmp_path / "web.jsonl")
+    web = Dataset.from_path("web", path, columns=("n",), where="n >= 20", max_epochs=1)
+    opened = open_small(make_recipe(datasets=(web,), seq_len=16, when_exhausted="pad"), tmp_path / "cache")
+    drops = (Drop(1, tuple(("web", "web.jsonl", record) for record in range(21, 60, 3))),)
+    opened = replace(opened, table=replace(opened.table, drops=drops))
+    (end,) = exact_ends(opened).datasets
+    assert ([end.drawn_tokens], 0) == (really(opened)[0], end.unread_tokens)
+    assert end.drawn_tokens < int(census(opened)[0].sum())
+
+
+@pytest.mark.parametrize("kinds", [("wrap", "wrap"), ("best_fit", "best_fit"), ("best_fit", "wrap")])
+def test_a_phase_reads_what_the_earlier_one_left(kinds: tuple[str, str]) -> None:
+    recipe = finite(3, "pad", lanes=4)
+    recipe = replace(recipe, datasets=recipe.datasets[:2], schedule=Stages({0: {"web": 4, "code": 1}}))
+    first, second = (replace(recipe, packing=replace(recipe.packing, kind=kind)) for kind in kinds)
+    with loaders(open_small(first)) as [loader]:
+        take_steps([loader], 9)
+        state = loader.state_dict()
+    opened = open_small(second.continue_from(state))
+    exact = exact_ends(opened)
+    drawn, last, steps = really(opened)
+    assert exact.num_steps == steps
+    assert [(end.first, end.last) for end in exact.datasets] == last
+    assert [(end.drawn_tokens, end.unread_tokens) for end in exact.datasets] == [(n, 0) for n in drawn]
+
+
+def test_a_recipe_and_a_run_may_be_named(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "letters")
+    recipe = mixed_kinds(tmp_path / "data")
+    recipe = replace(recipe, tokenize=replace(recipe.tokenize, tokenizer=str(tmp_path / "letters")))
+    how = Opening(cache=tmp_path / "cache")
+    opened = open_small(recipe, tmp_path / "cache")
+    assert [n.tolist() for n in census(recipe, how=how)] == [n.tolist() for n in census(opened)]
+    table = replace(opened.table, drops=(Drop(1, (("ids", "a.bin", 3),)),))
+    with loaders(replace(opened, table=table), run_folder=tmp_path / "run") as ranks:
+        take_steps(ranks, 2)
+    of_run, of_recipe = exact_ends(tmp_path / "run", how=how), exact_ends(recipe, how=how)
+    assert of_recipe.datasets == exact_ends(opened).datasets
+    assert of_run["ids"].drawn_tokens < of_recipe["ids"].drawn_tokens
 
 
 def test_held_out_documents_are_not_to_be_read() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import loaders as ranks_of
 from tests.helpers import make_recipe, open_small, sized, take_steps, union, words
-from zephon import Dataset, Loader, Opened, Stages, digest, write_state_file
+from zephon import PARTS, Dataset, Loader, Opened, ScheduleTable, Stages, digest, write_state_file
 from zephon_curriculum.preview import Preview, preview, preview_cost
 from zephon_curriculum.preview_estimated import preview_estimated
 
@@ -128,6 +128,7 @@ def test_a_lane_costs_its_own_rows_only(wrapped: Opened, made_steps: list[tuple[
     preview(wrapped, [7], [2])
     assert made_steps == [(step, 2) for step in range(8)]
     assert (cost.num_rows, cost.num_lanes, cost.from_state) == (16, 1, False)
+    assert repr(cost) == "PreviewCost: makes 16 rows of 1 lane of 4 from step 0: 256 tokens"
     assert preview_cost(wrapped, [7], None).num_rows == 64
 
 
@@ -244,6 +245,18 @@ def test_of_many_steps_a_few_are_shown_and_none_of_the_changes_is_missed(wrapped
     assert shown.shares[at - 1 : at + 1].tolist() == [[1, 0, 0], [0, 1, 0]]
     with pytest.raises(ValueError, match="`steps` must be given"):
         preview_estimated(wrapped.recipe)
+    for steps in (0, range(3, 1), range(0, 9, 2), range(-1, 4), 10**30):
+        with pytest.raises(ValueError, match="`steps` must be a number > 0 or a range"):
+            preview_estimated(wrapped.recipe, steps)
+
+
+def test_an_estimated_preview_of_very_many_steps_is_near_the_whole_numbers() -> None:
+    late = ScheduleTable(
+        ("a", "b"), (0, 5 * 10**11, 10**30), ((0, PARTS), (PARTS // 4, 3 * PARTS // 4), (PARTS, 0))
+    )
+    shown = preview_estimated(late, 10**12, tokens_per_step=10**7)
+    assert shown.total_tokens.tolist() == pytest.approx([10**19 / 8, 10**19 * 7 / 8])
+    assert shown.shares[-1].tolist() == [0.25, 0.75]
 
 
 def test_a_run_that_ends_before_its_first_step_has_shares_of_nothing() -> None:

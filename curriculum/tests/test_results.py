@@ -10,9 +10,20 @@ import pytest
 
 from tests.helpers import make_recipe, open_small, sized
 from zephon import PARTS, Constant, Opened, ScheduleTable, Stages
+from zephon_curriculum import (
+    Bounds,
+    ControllerContext,
+    CrossFade,
+    Exp3,
+    Learner,
+    PowerLaw,
+    Ramp,
+    Then,
+    simulate,
+)
 from zephon_curriculum.chance import generator
 from zephon_curriculum.compare import compare
-from zephon_curriculum.controllers import Advice, ControllerContext, Exp3, Learner, PowerLaw, simulate
+from zephon_curriculum.controllers.protocol import Advice
 from zephon_curriculum.estimation.measure import TokenEstimation
 from zephon_curriculum.explain import explain
 from zephon_curriculum.laws.designs import sobol_design
@@ -25,7 +36,6 @@ from zephon_curriculum.preview import preview
 from zephon_curriculum.preview_estimated import preview_estimated
 from zephon_curriculum.quantity import Quantity
 from zephon_curriculum.results import BRIEF_ROWS, Readable
-from zephon_curriculum.schedules import Bounds, CrossFade, Ramp, Then
 from zephon_curriculum.templates import Template, templates
 
 HOSTILE = "<b onclick='x'>&amp;[red]\u202e"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.conftest import _probed, probed_once  # noqa: F401
 from tests.helpers import digest_of, take_steps, union
 from tests.log_place import make_place
+from tests.waiting import wait_until
 from zephon import (
+    PARTS,
+    DataError,
     Loader,
     LoaderOptions,
     Recipe,
@@ -32,9 +33,12 @@ from zephon.cli.verify import verify as verify_command
 from zephon_curriculum.cli.amend import amend as amend_command
 from zephon_curriculum.cli.fork import fork as fork_command
 from zephon_curriculum.cli.log import log as log_command
+from zephon_curriculum.log.added import recipe_of_run
 from zephon_curriculum.log.entries import Accepted, Proposal, Refused
+from zephon_curriculum.log.ops import Add
 from zephon_curriculum.log.propose import Changes, read_documents
 from zephon_curriculum.log.steps import AmendError
+from zephon_curriculum.opening import table_of
 from zephon_curriculum.preview import preview, preview_cost
 from zephon_curriculum.run import Run
 
@@ -69,6 +73,16 @@ def begun(place: Path) -> Run:
     return Run(place / "run", Recipe.from_toml(place / "recipe.toml"))
 
 
+def test_the_table_of_a_run_without_a_log_is_the_one_that_it_ran_by(place: Path) -> None:
+    opened = open_recipe(Recipe.from_toml(place / "recipe.toml"), backend="tokenizers")
+    table = replace(opened.table, starts=(0,), shares=((PARTS // 4, 3 * PARTS // 4),))
+    options = replace(OPTIONS, run_folder=place / "plain")
+    with Loader(replace(opened, table=table), options, owns_opened=True) as loader:
+        take_steps([loader], 2)
+    run = Run(place / "plain")
+    assert run.table == table_of(run) == table != run.recipe.compile_schedule()
+
+
 def test_a_run_is_amended_measured_and_verified(place: Path) -> None:
     run = begun(place)
     with run.loader(OPTIONS) as loader:
@@ -90,6 +104,7 @@ def test_a_run_is_amended_measured_and_verified(place: Path) -> None:
     assert repr(entry).endswith("weights web=0, code=1 from step 8 until 11 by ann: more code)")
     verified = again.verify(options=OPTIONS)
     assert (verified.steps, verified.num_rows) == (range(13), 52)
+    assert repr(verified) == "Verified: 52 rows of steps [0, 13), all equal"
     assert again.verify(range(9, 11), OPTIONS).num_rows == 8
 
 
@@ -351,8 +366,7 @@ def test_amend_says_that_it_is_late_and_exits_1_when_the_run_refuses(place: Path
     with run.loader(OPTIONS) as loader:
         loader.load_state_dict(state)
         waits.start()
-        while len(run.log.read()) == 1:
-            time.sleep(0.01)
+        wait_until(lambda: len(run.log.read()) > 1)
         take_steps([loader], 1)
         waits.join(60)
     code, shown = found[0]
@@ -399,6 +413,23 @@ def test_a_command_sent_twice_asks_once_and_says_so(place: Path, call: Call) -> 
         (("--retire", "web"), "--at-step is missing"),
         (("--at-step", "0", "--trainer-step", "--retire", "web"), "--trainer-step steps count from 1, got 0"),
         (("--at-step", "9"), "it asks for nothing; say what is to change: weights, scale"),
+        (
+            ("--skip-steps", "9:41"),
+            "Invalid value: --skip-steps must lie in the run's steps [0, 40), got [9, 41); skip fewer, or",
+        ),
+        (
+            ("--at-step", "9", "--schedule", "no.toml"),
+            "'--schedule': file 'no.toml' does not exist",
+        ),
+        (("--at-step", "9", "--add", "no.toml"), "'--add': file 'no.toml' does not exist"),
+        (("--at-step", "9", "--skip-documents", "no"), "'--skip-documents': file 'no' does not exist"),
+        (("--at-step", "9", "--add", "data"), "'--add': file 'data' is a directory"),
+        (("--at-step", "9", "--schedule", "data/web.jsonl"), "'--schedule': data/web.jsonl is no TOML file"),
+        (("--at-step", "9", "--add", "data/web.jsonl"), "'--add': data/web.jsonl is no TOML file"),
+        (
+            ("--at-step", "9", "--skip-documents", "recipe.toml"),
+            "'--skip-documents': recipe.toml, line 6: a document is",
+        ),
     ],
 )
 def test_amend_refuses_what_the_log_as_it_is_leaves_no_room_for(
@@ -424,6 +455,10 @@ def test_fork_and_log_say_what_they_did(place: Path, call: Call) -> None:
     assert "next: go on from a checkpoint of at most 6 steps with `run_folder` fork" in shown
     code, shown = call("fork", "run", "--at-step", "0", "--trainer-step", "--into", "other")
     assert (code, "steps count from 1, got 0" in shown) == (2, True)
+    code, shown = call("fork", "run", "--at-step", "6", "--into", "memory://there/new")
+    says = "--into must be a folder of this machine, got 'memory://there/new'"
+    assert (code, says in " ".join(shown.replace("\u2502", " ").split())) == (2, True)
+    assert not (place / "memory:").exists()
     code, shown = call("log", "fork")
     assert (code, "goes its own way from" in shown, "accepted; withdrawn" in shown) == (0, True, True)
 
@@ -489,6 +524,20 @@ def test_a_run_goes_on_where_its_added_dataset_was_refused_after_all(place: Path
     assert [entry.body.kind for entry in run.log.read()].count("datasets") == 1
     assert Run(place / "run").recipe.names == ("web", "code", "math")
     assert go(Run(place / "run"), 2, state)[0] == fresh(run, 9)[7:]
+
+
+def test_a_launch_with_a_table_of_no_dataset_names_the_entry_that_waits_with_it(place: Path) -> None:
+    """Such as one by hand: no run could start before somebody gives it up."""
+    run = begun(place)
+    state = go(run, 1)[1]
+    ops = (Add("more", {"path": 5}),)
+    body = Proposal(at_step=9, until=None, ops=ops, reason="more", author="ann")
+    run.log.append(body, 1, run.history.head)
+    says = "`path` must be a path .*\n  from: entry 1, add more from step 9 by ann: more; give it up: `zephon"
+    with pytest.raises(ValueError, match=says):
+        go(run, 1, state)
+    run.amend(withdraw=(1,), reason="no dataset")
+    go(run, 1, state)
 
 
 def test_another_dataset_of_a_name_that_was_added_is_refused(place: Path) -> None:
@@ -566,8 +615,69 @@ def test_a_dataset_that_no_run_could_start_with_is_refused_when_it_is_proposed(
 
 def test_what_no_table_of_shares_shows_is_said(place: Path, call: Call) -> None:
     go(begun(place), 1)
-    skipping = call("amend", "run", "--skip-steps", "7:9", "--reason", "x", "--dry-run")[1]
-    assert "drops the rows of 2 steps" in skipping
+    ask = ("amend", "run", "--skip-steps", "7:9", "--reason", "x", "--dry-run")
+    assert "drops the rows of 2 steps: 128 tokens\n" in call(*ask)[1]
+    assert json.loads(call(*ask, "--json")[1])["skipped_tokens"] == 128
+
+
+def test_steps_behind_the_end_are_not_skipped_whoever_asks(place: Path) -> None:
+    """By a folder without a recipe nobody but the run knows its end."""
+    run = begun(place)
+    go(run, 1)
+    with pytest.raises(
+        AmendError, match=r"`skip_steps` must lie in the run's steps \[0, 40\), got \[9, 41\)"
+    ):
+        Run(place / "run").draft(skip_steps=(9, 41), reason="x")
+    (place / "run" / "recipe.toml").unlink()
+    wide = Run(place / "run").amend(skip_steps=(9, 1 << 40), reason="x")
+    last = Run(place / "run").amend(skip_steps=(38, 40), reason="x")
+    go(run, 2)
+    refused = run.history.verdicts[wide.number]
+    assert isinstance(refused, Refused)
+    assert "must lie in the run's steps [0, 40)" in refused.why
+    assert isinstance(run.history.verdicts[last.number], Accepted)
+
+
+def test_a_proposal_is_not_written_and_then_failed_for_a_recipe_that_cannot_be_read_here(
+    place: Path, call: Call
+) -> None:
+    """A run of in-memory data has no recipe in TOML; one of a variable is not set everywhere."""
+    go(begun(place), 1)
+    (place / "run" / "recipe.toml").write_text("# this recipe has no TOML form: x\n")
+    code, shown = call("amend", "run", "--at-step", "9", "--retire", "web", "--reason", "x")
+    assert (code, "entry 1: proposed" in shown) == (0, True), shown
+
+
+def test_a_launch_that_cannot_open_an_added_dataset_names_the_entry(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "zephon")
+    run = begun(place)
+    state = go(run, 2)[1]
+    data = place / "data" / "math.jsonl"
+    add = Changes(at_step=8, add={"math": {"path": str(data)}}, points="math=+50", author="ann")
+    entry = run.amend(reason="more math", **add)
+    data.rename(place / "away.jsonl")
+    says = (
+        r"math\.jsonl' names no file\n(.*\n)*  from: entry 1, add math; points math=\+50 from step 8 by ann:"
+    )
+    with pytest.raises(
+        DataError, match=says + r" more math; give it up: `zephon amend \S*curriculum --withdraw 1"
+    ):
+        run.loader(OPTIONS)
+    (place / "away.jsonl").rename(data)
+    go(run, 2, state)
+    assert isinstance(run.history.verdicts[entry.number], Accepted)
+    (place / "data" / "web.jsonl").rename(place / "web.jsonl")
+    with pytest.raises(DataError, match=r"web\.jsonl' names no file\n") as plain:
+        Run(place / "run").loader(OPTIONS)
+    assert "entry 1" not in str(plain.value)
+    data.unlink()
+    with pytest.raises(DataError, match=says + r" more math$"):
+        Run(place / "run").loader(OPTIONS)
+    caplog.clear()
+    recipe_of_run(Recipe.from_toml(place / "recipe.toml"), place / "run")
+    assert "dataset 'math' is opened as entry 1, add math; points math=+50 from step 8 by ann" in caplog.text
 
 
 def test_keywords_of_a_loader_are_those_of_a_recipe(place: Path) -> None:

@@ -30,23 +30,24 @@ from zephon import (
 )
 from zephon.cli.common import add_row, new_table
 from zephon_curriculum.figures import named_step, plural
-from zephon_curriculum.log.added import recipe_of_run
+from zephon_curriculum.log.added import naming_added, with_added
 from zephon_curriculum.log.entries import Entry
 from zephon_curriculum.log.folder import FOLDER, CurriculumLog, log_of
 from zephon_curriculum.log.follow import Share, open_updates
 from zephon_curriculum.log.fork import Forked, fork_run
 from zephon_curriculum.log.history import History
 from zephon_curriculum.log.propose import (
+    RECIPE,
     Changes,
     Draft,
     Request,
     make_draft,
     newest_step,
+    read_recipe,
     write_proposal,
 )
 from zephon_curriculum.results import Readable, Shown
 
-RECIPE = "recipe.toml"
 _log = logging.getLogger("zephon")
 ALL_STEPS = range(1 << 62)
 
@@ -81,6 +82,10 @@ class Verified:
     steps: range
     num_rows: int
 
+    def __repr__(self) -> str:
+        rows = plural(self.num_rows, "row")
+        return f"Verified: {rows} of steps [{self.steps.start:,}, {self.steps.stop:,}), all equal"
+
 
 class Run:
     """A run folder; one that does not exist yet is made by the first loader."""
@@ -97,7 +102,7 @@ class Run:
     def recipe(self) -> Recipe:
         """Returns the recipe, with the datasets that amendments add."""
         recipe = self._recipe or Recipe.from_toml(self.folder / RECIPE)
-        return recipe_of_run(recipe, self.folder)
+        return with_added(recipe, self.log)
 
     @property
     def log(self) -> CurriculumLog:
@@ -111,8 +116,10 @@ class Run:
 
     @property
     def table(self) -> ScheduleTable:
-        """Returns the schedule with all that the log accepted; without a log that of the recipe."""
-        return self.history.composed.table() if self.log.exists else self.recipe.compile_schedule()
+        """Returns the schedule with all that the log accepted; without a log the newest that the run had."""
+        if self.log.exists:
+            return self.history.composed.table()
+        return newest_table(self.folder) or self.recipe.compile_schedule()
 
     def draft(self, *, reason: str, **changes: Unpack[Changes]) -> Draft:
         """Returns what a proposal would come to, and the first step that the run can still accept.
@@ -120,7 +127,8 @@ class Run:
         Writes nothing.
         """
         request = Request(reason=reason, **changes)
-        return make_draft(self.log, request, newest_step=newest_step(self.folder))
+        recipe = self._recipe or read_recipe(self.folder)
+        return make_draft(self.log, request, newest_step=newest_step(self.folder), recipe=recipe)
 
     def amend(self, *, reason: str, **changes: Unpack[Changes]) -> Entry:
         """Writes a proposal and returns its entry; the run decides at its next step.
@@ -165,13 +173,14 @@ class Run:
 
     def _open(self, recipe: Recipe, options: LoaderOptions) -> Opened:
         lock = read_lock(self.folder) if recipe.follows_lock else None
-        return open_recipe(
-            recipe,
-            cache=options.cache,
-            backend=options.backend,
-            spool_bytes=options.spool_bytes,
-            lock=lock,
-        )
+        with naming_added(recipe, self.log):
+            return open_recipe(
+                recipe,
+                cache=options.cache,
+                backend=options.backend,
+                spool_bytes=options.spool_bytes,
+                lock=lock,
+            )
 
     def verify(self, steps: range | None = None, options: LoaderOptions | None = None) -> Verified:
         """Returns what was compared of `steps`, default all: the run's rows, made here once more from step 0.

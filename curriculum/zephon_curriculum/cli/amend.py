@@ -5,8 +5,9 @@ Upstream: the shell. Downstream: the run's curriculum log, where the run finds t
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,29 +28,30 @@ from zephon.cli.common import (
     write_json,
     write_table,
 )
-from zephon_curriculum.cli.log import RunArgument, verdict_on
+from zephon_curriculum.cli.log import RunArgument, counted, verdict_on
 from zephon_curriculum.cli.plan import EstimatesOption, NoEstimateOption
 from zephon_curriculum.estimation import Estimates, TokenEstimation
 from zephon_curriculum.figures import plural
 from zephon_curriculum.log.added import check_opens
-from zephon_curriculum.log.amend import Composed, removed_stages
+from zephon_curriculum.log.amend import Composed, Document, removed_stages
 from zephon_curriculum.log.entries import Refused, window
 from zephon_curriculum.log.folder import log_of
 from zephon_curriculum.log.history import History
 from zephon_curriculum.log.ops import Add, SkipDocuments, SkipSteps, Weights, describe
 from zephon_curriculum.log.propose import (
+    RECIPE,
     Draft,
     Request,
     make_draft,
     newest_step,
     read_added,
     read_documents,
+    read_recipe,
     schedule_of,
     write_proposal,
 )
 from zephon_curriculum.plan import plan
 
-RECIPE = "recipe.toml"
 MAX_LINES = 12
 POLL_S = 0.2
 AtStepOption = Annotated[
@@ -66,10 +68,14 @@ PointsOption = Annotated[
     str | None, typer.Option("--points", metavar="A=1,...", help="Percentage points more: code=+10.")
 ]
 ScheduleOption = Annotated[
-    Path | None, typer.Option("--schedule", help="A TOML file with another [schedule].")
+    Path | None,
+    typer.Option("--schedule", exists=True, dir_okay=False, help="A TOML file with another [schedule]."),
 ]
 AddOption = Annotated[
-    Path | None, typer.Option("--add", help="A TOML file of [[datasets]], opened at the next start.")
+    Path | None,
+    typer.Option(
+        "--add", exists=True, dir_okay=False, help="A TOML file of [[datasets]], opened at the next start."
+    ),
 ]
 RetireOption = Annotated[list[str] | None, typer.Option("--retire", help="A dataset that gets no share.")]
 SkipStepsOption = Annotated[
@@ -78,7 +84,12 @@ SkipStepsOption = Annotated[
 ]
 SkipDocumentsOption = Annotated[
     Path | None,
-    typer.Option("--skip-documents", help="Lines `dataset file record`, or `zephon show --json`."),
+    typer.Option(
+        "--skip-documents",
+        exists=True,
+        dir_okay=False,
+        help="Lines `dataset file record`, or `zephon show --json`.",
+    ),
 ]
 WithdrawOption = Annotated[
     list[int] | None, typer.Option("--withdraw", metavar="K", help="An accepted entry that has not begun.")
@@ -134,27 +145,21 @@ def amend(
     says at each step. What begins within the lead of the run's log (2 steps) after the step at which
     the run is comes too late, and is refused with the first legal step. Exit 1: the run refused it.
     """
+    recipe = read_recipe(run)
     request = Request(
-        at_step=_counted(at_step, trainer_step), until=_counted(until, trainer_step), weights=weights,
-        scale=scale, points=points, schedule=_schedule(run, schedule), add=_added(run, add, not no_check),
-        retire=tuple(retire or ()), skip_steps=_skipped(skip_steps, trainer_step), again=again,
-        skip_documents=read_documents(skip_documents) if skip_documents else None,
-        withdraw=tuple(withdraw or ()), reason=reason, author=author,
+        at_step=counted(at_step, trainer_step), until=counted(until, trainer_step), weights=weights,
+        scale=scale, points=points, retire=tuple(retire or ()), withdraw=tuple(withdraw or ()), again=again,
+        skip_steps=_skipped(skip_steps, trainer_step), skip_documents=_listed(skip_documents), reason=reason,
+        schedule=_schedule(run, recipe, schedule), add=_added(recipe, add, not no_check), author=author,
     )  # fmt: skip
-    with as_usage(), as_usage(at_step="--at-step", until="--until"):
-        draft = make_draft(log_of(run), request, newest_step=newest_step(run))
+    with as_usage(), as_usage(at_step="--at-step", until="--until", skip_steps="--skip-steps"):
+        draft = make_draft(log_of(run), request, newest_step=newest_step(run), recipe=recipe)
     outcome = Outcome(None, "", False) if dry_run else send(run, draft, wait)
     if as_json:
-        write_json(draft_json(draft) | {"entry": outcome.number, "verdict": outcome.verdict})
+        write_json(draft_json(draft, recipe) | {"entry": outcome.number, "verdict": outcome.verdict})
     else:
-        draw(draft, plan_lines(run, draft, steps, estimates, not no_estimate), outcome)
+        draw(draft, plan_lines(recipe, draft, steps, estimates, not no_estimate), outcome, recipe)
     raise typer.Exit(Exit.DIFFERENT if outcome.is_refused else Exit.OK)
-
-
-def _counted(step: int | None, trainer_step: bool) -> int | None:
-    if step == 0 and trainer_step:
-        raise typer.BadParameter("with --trainer-step steps count from 1, got 0")
-    return None if step is None else step - trainer_step
 
 
 def _skipped(text: str | None, trainer_step: bool) -> tuple[int, int] | None:
@@ -164,18 +169,40 @@ def _skipped(text: str | None, trainer_step: bool) -> tuple[int, int] | None:
     return steps.start, steps.stop
 
 
-def _schedule(run: str, path: Path | None) -> ScheduleTable | None:
-    return None if path is None else schedule_of(path, Recipe.from_toml(Path(run) / RECIPE))
+@contextlib.contextmanager
+def _file_of(option: str) -> Iterator[None]:
+    """Makes what is wrong with a file wrong usage of the option that names it."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError) as error:
+        raise typer.BadParameter(str(error), param_hint=repr(option)) from None
 
 
-def _added(run: str, file: Path | None, checks: bool) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the datasets to add, tried here: a run that cannot open one could not start again."""
-    found, path = read_added(file) if file else {}, Path(run) / RECIPE
-    if found and checks and path.exists():
-        recipe = Recipe.from_toml(path)
-        for name, config in found.items():
-            check_opens(recipe, name, config)
+def _schedule(run: str, recipe: Recipe | None, path: Path | None) -> ScheduleTable | None:
+    if path is None:
+        return None
+    recipe = recipe or Recipe.from_toml(Path(run) / RECIPE)  # which says why there is none
+    with _file_of("--schedule"):
+        return schedule_of(path, recipe)
+
+
+def _added(recipe: Recipe | None, path: Path | None, opens: bool) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the datasets to add, opened here: a run that cannot open one could not start again."""
+    if path is None:
+        return {}
+    with _file_of("--add"):
+        found = read_added(path)
+        if opens and recipe is not None:
+            for name, config in found.items():
+                check_opens(recipe, name, config)
     return found
+
+
+def _listed(path: Path | None) -> tuple[Document, ...] | None:
+    if path is None:
+        return None
+    with _file_of("--skip-documents"):
+        return read_documents(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +231,9 @@ def send(run: str, draft: Draft, wait_s: float) -> Outcome:
     return Outcome(number, "", False)
 
 
-def draft_json(draft: Draft) -> dict[str, Any]:
+def draft_json(draft: Draft, recipe: Recipe | None) -> dict[str, Any]:
     """Returns a draft as JSON data."""
+    skipped = sum(op.stop - op.start for op in draft.proposal.ops if isinstance(op, SkipSteps))
     return {
         "at_step": draft.proposal.at_step,
         "until": draft.proposal.until,
@@ -214,6 +242,7 @@ def draft_json(draft: Draft) -> dict[str, Any]:
         "first_step": draft.first_step,
         "first_legal_step": draft.first_legal,
         "removed_stages": _removed(draft),
+        "skipped_tokens": None if recipe is None else skipped * recipe.tokens_per_step,
         "shares": [
             {"steps": [a, b], "before": before, "after": after} for a, b, before, after in share_lines(draft)
         ],
@@ -245,13 +274,10 @@ def _named(composed: Composed, shares: Sequence[int]) -> dict[str, float]:
 
 
 def plan_lines(
-    run: str, draft: Draft, steps: int | None, estimates: Path | None, measures: bool
+    recipe: Recipe | None, draft: Draft, steps: int | None, estimates: Path | None, measures: bool
 ) -> Table | None:
     """Returns the table of tokens and epochs before and after; None where that is unknown or the same."""
-    if draft.repeats or not (Path(run) / RECIPE).exists():
-        return None
-    recipe = Recipe.from_toml(Path(run) / RECIPE)
-    if draft.after.names != recipe.names:
+    if recipe is None or draft.repeats or draft.after.names != recipe.names:
         return None
     if (steps or recipe.total_steps) is None:
         typer.echo("tokens and epochs: the recipe has no total_steps; --steps N shows them", err=True)
@@ -275,14 +301,16 @@ def sizes_of(recipe: Recipe, estimates: Path | None, measures: bool) -> Estimate
         return None
 
 
-def _notes(draft: Draft) -> list[str]:
+def _notes(draft: Draft, recipe: Recipe | None) -> list[str]:
     """Returns what no table of shares shows."""
     found = list[str]()
     if draft.repeats is not None:
         return found
     for op in draft.proposal.ops:
         if isinstance(op, SkipSteps):
-            found.append(f"every lane draws and drops the rows of {plural(op.stop - op.start, 'step')}")
+            number = op.stop - op.start
+            cost = "" if recipe is None else f": {number * recipe.tokens_per_step:,} tokens"
+            found.append(f"every lane draws and drops the rows of {plural(number, 'step')}{cost}")
         if isinstance(op, SkipDocuments):
             found.append(f"documents passed over: {op.num_documents:,}")
         if isinstance(op, Add):
@@ -292,15 +320,15 @@ def _notes(draft: Draft) -> list[str]:
 
 def _too_late(draft: Draft) -> str:
     """Returns why a run that goes on where it is refuses a draft; empty where it may not."""
-    if draft.has_begun or draft.first_legal is None or draft.first_step >= draft.first_legal:
-        return draft.has_begun
+    if draft.why_begun or draft.first_legal is None or draft.first_step >= draft.first_legal:
+        return draft.why_begun
     return (
         "it accepts this only if it goes on from an earlier state; else the first legal step is "
         f"{draft.first_legal}"
     )
 
 
-def draw(draft: Draft, planned: Table | None, outcome: Outcome) -> None:
+def draw(draft: Draft, planned: Table | None, outcome: Outcome, recipe: Recipe | None) -> None:
     """Draws a draft and what became of it."""
     proposal = draft.proposal
     write(f"step {window(proposal)}: {'; '.join(map(describe, proposal.ops))}")
@@ -316,7 +344,7 @@ def draw(draft: Draft, planned: Table | None, outcome: Outcome) -> None:
                     table, f"{a}:{'' if b is None else b}", name, f"{before[name]:.2%}", f"{after[name]:.2%}"
                 )
         write_table(table)
-    for line in _notes(draft):
+    for line in _notes(draft, recipe):
         write(line)
     if removed := _removed(draft):
         hidden = plural(len(removed), "later change")

@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
-from zephon.cli.common import JsonOption, write_json
-from zephon_curriculum.cli.log import RunArgument
+from zephon.cli.common import JsonOption, as_usage, write_json
+from zephon_curriculum.cli.log import RunArgument, counted
 from zephon_curriculum.log.fork import fork_run
 
 AtStepOption = Annotated[
     int, typer.Option("--at-step", min=0, help="The step from which it goes its own way, counted from 0.")
 ]
 TrainerOption = Annotated[bool, typer.Option("--trainer-step", help="The step given counts from 1.")]
-IntoOption = Annotated[Path, typer.Option("--into", metavar="NEW", help="The new run folder.")]
+IntoOption = Annotated[str, typer.Option("--into", metavar="NEW", help="The new run folder.")]
 StateOption = Annotated[
     Path | None,
     typer.Option("--state", help="A state to begin with: a state file, or a checkpoint that a plugin reads."),
@@ -38,10 +38,9 @@ def fork(
     What begins at the step or later does not count there. A run in the new folder goes on from a checkpoint
     of at most that many steps.
     """
-    if trainer_step and at_step == 0:
-        raise typer.BadParameter("with --trainer-step steps count from 1, got 0")
-    step = at_step - trainer_step
-    made = fork_run(run, step, into, state=state)
+    step = counted(at_step, trainer_step)
+    with as_usage(into="--into"):
+        made = fork_run(run, step, into, state=state)
     if as_json:
         write_json(
             {
@@ -51,7 +50,9 @@ def fork(
                 "dropped": list(made.dropped),
                 "waiting": list(made.waiting),
                 "ended": [{"entry": number, "step": end} for number, end in made.ended],
+                "has_recipe": made.has_recipe,
                 "state": None if made.state is None else str(made.state),
+                "left": [str(path) for path in made.left],
             }
         )
     else:

@@ -6,7 +6,7 @@ Upstream: the shell. Downstream: `zephon_curriculum.log`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -33,6 +33,16 @@ SHORT = 12
 RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="A run folder, or the folder or URL of its curriculum log.")
 ]
+
+
+Step = TypeVar("Step", int, int | None)
+
+
+def counted(step: Step, trainer_step: bool) -> Step:
+    """Returns a step that is given counted from 0, or from 1 with --trainer-step, as one from 0."""
+    if step == 0 and trainer_step:
+        raise typer.BadParameter("with --trainer-step steps count from 1, got 0")
+    return step if step is None else step - trainer_step
 
 
 def log(run: RunArgument, as_json: JsonOption = False) -> None:

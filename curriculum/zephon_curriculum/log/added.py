@@ -5,14 +5,19 @@ Upstream: the log. Downstream: the recipe that a run starts with, and `launch.py
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from zephon import Constant, DataError, Dataset, Recipe, ScheduleContext, find_plugin, open_recipe
+from zephon_curriculum.log.entries import Proposal, summary
 from zephon_curriculum.log.folder import CurriculumLog, log_of
-from zephon_curriculum.log.history import History
+from zephon_curriculum.log.history import History, adds
+
+_log = logging.getLogger("zephon")
 
 
 def with_added(recipe: Recipe, log: CurriculumLog) -> Recipe:
@@ -22,10 +27,16 @@ def with_added(recipe: Recipe, log: CurriculumLog) -> Recipe:
     """
     if not log.exists:
         return recipe
-    added = {n: c for n, c in History.read(log).wanted().items() if n not in recipe.names}
+    history = History.read(log)
+    added = {name: config for name, config in history.wanted().items() if name not in recipe.names}
     if not added:
         return recipe
-    datasets = tuple(dataset_of(name, config) for name, config in added.items())
+    datasets = []
+    for name, config in added.items():
+        try:
+            datasets.append(dataset_of(name, config))
+        except ValueError as error:  # written by hand, or by another release
+            raise ValueError(f"{error}\n  from: {_asked(log, history, name)}") from None
     schedule = recipe.schedule
     if not isinstance(schedule, Mapping):
         to_config = getattr(schedule, "to_config", None)
@@ -36,12 +47,43 @@ def with_added(recipe: Recipe, log: CurriculumLog) -> Recipe:
             )
         schedule = to_config()
     config = {"kind": "added", "names": list(added), "schedule": dict(schedule)}
-    return replace(recipe, datasets=recipe.datasets + datasets, schedule=config)
+    return replace(recipe, datasets=(*recipe.datasets, *datasets), schedule=config)
 
 
 def recipe_of_run(recipe: Recipe, run: str | os.PathLike[str]) -> Recipe:
-    """Returns the recipe to start a run with: with the datasets that the log in its run folder adds."""
-    return with_added(recipe, log_of(run))
+    """Returns the recipe to start a run with: with the datasets that the log in its run folder adds.
+
+    Logs which entry adds each, before it is opened.
+    """
+    log = log_of(run)
+    found = with_added(recipe, log)
+    for name in found.names[len(recipe.names) :]:
+        _log.info("dataset %r is opened as %s", name, _asked(log, History.read(log), name))
+    return found
+
+
+@contextlib.contextmanager
+def naming_added(recipe: Recipe, log: CurriculumLog) -> Iterator[None]:
+    """Gives the part that opens a run's data; an added dataset that cannot be is named with its entry."""
+    try:
+        yield
+    except DataError:
+        history = History.read(log) if log.exists else History()
+        for name, config in history.wanted().items():
+            try:
+                check_opens(recipe, name, config)
+            except DataError as error:
+                raise DataError(f"{error}\n  from: {_asked(log, history, name)}") from None
+        raise
+
+
+def _asked(log: CurriculumLog, history: History, name: str) -> str:
+    """Returns the entry by which a run has an added dataset, and how to give up one that waits."""
+    config = history.wanted()[name]
+    proposals = ((e.number, e.body) for e in history.entries if isinstance(e.body, Proposal))
+    number, body = next((n, body) for n, body in proposals if adds([body]).get(name) == config)
+    rid = f"; give it up: `zephon amend {log.url} --withdraw {number} --reason WHY`"
+    return f"entry {number}, {summary(body)}{rid if number in history.pending else ''}"
 
 
 def dataset_of(name: str, config: Mapping[str, Any]) -> Dataset:

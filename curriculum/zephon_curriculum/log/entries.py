@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from zephon import PARTS, StateError
 from zephon_curriculum.log.ops import Op, describe, op_json, read_fields, read_op, table, text, whole
@@ -116,9 +116,7 @@ class Fork:
 
 
 Body = Base | Proposal | Accepted | Refused | RecipeChange | Datasets | Decision | Fork
-KINDS: Mapping[str, type[Body]] = {
-    body.kind: body for body in (Base, Proposal, Accepted, Refused, RecipeChange, Datasets, Decision, Fork)
-}
+KINDS: Mapping[str, type[Body]] = {body.kind: body for body in get_args(Body)}
 FRAME = ("number", "previous", "kind", "hash")
 
 
@@ -298,8 +296,3 @@ def broken(where: str, got: str, rule: str) -> StateError:
         rule=rule,
         cure="bring the files back as the run wrote them; without them the run's amendments are not known",
     )
-
-
-def head_of(entries: Sequence[Entry]) -> str:
-    """Returns the hash of the newest entry; empty without one."""
-    return entries[-1].hash if entries else ""

@@ -25,7 +25,6 @@ from zephon_curriculum.log.entries import (
     RecipeChange,
     UnfinishedError,
     broken,
-    head_of,
     make_entry,
     read_entry,
     unfinished,
@@ -84,14 +83,15 @@ class CurriculumLog:
                 self._where(foreign[0]), "a file that zephon does not write", "a log has entries only"
             )
         found = sorted((name for name in names if ENTRY.fullmatch(name)), key=lambda n: (int(n[:-5]), n))
-        entries: list[Entry] = []
+        entries, previous = list[Entry](), ""
         last = max((int(name[:-5]) for name in found), default=-1)
         for number in range(last + 1):
             name = _name(number)
             if self._store.read(name) is None:  # a listing may lack what came while it was made
                 raise broken(self._where(name), "no such file", "entries are numbered without a gap")
             data = self._whole(name, is_last=number == last)
-            entries.append(read_entry(data, number, head_of(entries), self._where(name)))
+            entries.append(read_entry(data, number, previous, self._where(name)))
+            previous = entries[-1].hash
         if twice := [name for name in found if name != _name(int(name[:-5]))]:
             raise broken(self._where(twice[0]), "a number twice", "every entry has one file")
         return entries
@@ -195,13 +195,7 @@ class CurriculumLog:
         for name, text in self.raw_blobs(entries).items():
             other._store.create(name, text.encode())
         for entry in entries:
-            if not other._store.create(_name(entry.number), entry.to_bytes()):
-                raise StateError.explained(
-                    f"curriculum log {other.url!r} is there already",
-                    got=f"a file {_name(entry.number)}",
-                    rule="a fork begins a log of its own",
-                    cure="give another folder",
-                )
+            other._store.create(_name(entry.number), entry.to_bytes())
 
 
 def _table_bytes(table: ScheduleTable) -> bytes:

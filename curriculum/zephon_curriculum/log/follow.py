@@ -161,7 +161,7 @@ class Updates:
             work()
             assert self._leader is not None
             fresh, raw = self.history.entries[num_known:], self._leader.take_raw()
-            message = _pack(fresh, raw, _changed(self.history, fresh)) if fresh else NOTHING
+            message = _pack(fresh, raw, _schedule_hash(self.history, fresh)) if fresh else NOTHING
         except BaseException as error:
             self._share(json.dumps({"error": f"rank 0: {type(error).__name__}: {error}"}).encode())
             raise
@@ -179,7 +179,7 @@ class Updates:
         for number, text in enumerate(data["entries"], first):
             where = f"entry {number} from rank 0"
             history.add(read_entry(text.encode(), number, history.head, where), blobs)
-        if (found := _changed(history, history.entries[first:])) != data["schedule"]:
+        if (found := _schedule_hash(history, history.entries[first:])) != data["schedule"]:
             raise StateError.explained(
                 "this rank composes another schedule than rank 0",
                 got=f"schedule {found[:12]}, rank 0 has {data['schedule'][:12]}, of the same entries",
@@ -194,7 +194,7 @@ def _pack(entries: Sequence[Entry], raw: Mapping[str, str], schedule: str) -> by
     return json.dumps({"entries": files, "files": raw, "schedule": schedule}).encode()
 
 
-def _changed(history: History, entries: Sequence[Entry]) -> str:
+def _schedule_hash(history: History, entries: Sequence[Entry]) -> str:
     """Returns the hash of the schedule from the first step on that `entries`, the newest, may change."""
     starts = []
     for entry in entries:

@@ -2,26 +2,33 @@
 
 Upstream: `zephon fork` and `zc.Run.fork`. Downstream: a run that begins there from a state of the parent. The
 parent's entries are copied as they are, so its chain can still be proved; one more says what does not count.
+All is written in a hidden folder beside and then renamed: a fork that is killed leaves no run folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from zephon import ScheduleTable, StateError, find_state, saved_steps, write_state_file
 from zephon_curriculum.figures import plural
+from zephon_curriculum.log.amend import Composed
 from zephon_curriculum.log.entries import Entry, Fork
 from zephon_curriculum.log.folder import FOLDER, CurriculumLog, log_of
 from zephon_curriculum.log.history import History
-from zephon_curriculum.log.propose import check_at_step
+from zephon_curriculum.log.propose import RECIPE, check_at_step
+from zephon_curriculum.log.store import LocalStore
 from zephon_curriculum.results import Readable, Shown
 
-COPIED = ("recipe.toml", "lock.json", "start.json")
+COPIED = (RECIPE, "lock.json", "start.json")
 STATE = "state.json"
+UNFINISHED = ".fork"
+"""How the name of a hidden folder ends in which a fork is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -40,6 +47,10 @@ class Forked(Readable):
     """(amendment, step) of those that stood on one dropped: without it they end before the step."""
     state: Path | None
     """The state to begin with, where one was given."""
+    has_recipe: bool
+    """Whether the parent had a recipe beside its log to take along."""
+    left: tuple[Path, ...]
+    """Hidden folders beside it of forks that were killed, or are being made."""
 
     def shown(self) -> Shown:
         """Returns what was made, what does not count there, and how to go on."""
@@ -52,10 +63,19 @@ class Forked(Readable):
             f"entry {number} ends before step {end}: from there on it stood on what does not count"
             for number, end in self.ended
         ]
+        notes += [
+            f"{path} is of a fork that was killed: remove it, unless one is being made" for path in self.left
+        ]
         start = f"a checkpoint of at most {plural(step, 'step')}" if self.state is None else str(self.state)
+        recipe = ""
+        if not self.has_recipe:
+            notes.append(
+                f"no {RECIPE} is in {self.folder}, as none lies beside the log; the first start writes it"
+            )
+            recipe = f" and the run's recipe: zc.Run({os.fspath(self.folder)!r}, recipe).loader(...)"
         notes += [
             f"entry {self.entry.number}, head {self.entry.hash[:12]}",
-            f"next: go on from {start} with `run_folder` {self.folder}",
+            f"next: go on from {start} with `run_folder` {self.folder}{recipe}",
         ]
         head = f"{self.folder}: forked from {fork.parent} at step {step} (a trainer logs it as {step + 1})"
         return Shown(head=head, notes=notes)
@@ -89,38 +109,73 @@ def fork_run(
     history = History.read(parent)
     before = history.composed.before(at_step)
     found = None if state is None else _checked(find_state(state), before.table(), at_step)
-    _check_empty(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in COPIED:
-        if (path := Path(run) / name).exists():
-            shutil.copyfile(path, folder / name)
-    log = CurriculumLog(folder / FOLDER)
-    parent.copy_to(log, history.entries)
-    origin = os.fspath(run)
-    body = Fork(at_step=at_step, parent=origin if "://" in origin else os.path.abspath(origin))
-    written = log.append(body, len(history.entries), history.head)[-1]
-    if found is not None:
-        write_state_file(found, folder / STATE)
-    untils = {amendment.number: amendment.until for amendment in history.composed.amendments}
-    ended = tuple((a.number, a.until) for a in before.amendments if a.until and a.until != untils[a.number])
+    place = Path(os.path.realpath(folder))
+    _check_free(place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside = [place.parent / name for name in sorted(os.listdir(place.parent))]
+    with _whole(place) as made:
+        written = _write(made, run, history, at_step)
+        if found is not None:
+            write_state_file(found, made / STATE)
+        has_recipe = (made / RECIPE).exists()
     return Forked(
         folder=folder,
         entry=written,
         dropped=tuple(history.not_begun(at_step)),
         waiting=tuple(sorted(history.pending)),
-        ended=ended,
+        ended=_ended(history.composed, before),
         state=folder / STATE if found is not None else None,
+        has_recipe=has_recipe,
+        left=tuple(p for p in beside if p.name.startswith(f".{place.name}.") and p.suffix == UNFINISHED),
     )
 
 
-def _check_empty(folder: Path) -> None:
-    if folder.exists() and (there := sorted(os.listdir(folder))):
-        raise StateError.explained(
-            f"the folder {os.fspath(folder)!r} is not empty",
-            got=f"{there[0]} and {len(there) - 1} more in it",
-            rule="a fork is a run folder of its own",
-            cure="give a new folder",
-        )
+@contextlib.contextmanager
+def _whole(place: Path) -> Iterator[Path]:
+    """Gives an empty folder, hidden beside `place`, which is renamed to it once all is written."""
+    with tempfile.TemporaryDirectory(
+        prefix=f".{place.name}.", suffix=UNFINISHED, dir=place.parent, ignore_cleanup_errors=True
+    ) as hidden:
+        made = Path(hidden) / "run"
+        made.mkdir()
+        yield made
+        try:
+            os.rename(made, place)
+        except OSError as error:  # a file is there, or what came since, or what is mounted
+            raise _taken(place, str(error)) from None
+
+
+def _ended(composed: Composed, before: Composed) -> tuple[tuple[int, int], ...]:
+    untils = {amendment.number: amendment.until for amendment in composed.amendments}
+    return tuple((a.number, a.until) for a in before.amendments if a.until and a.until != untils[a.number])
+
+
+def _write(folder: Path, run: str | os.PathLike[str], history: History, at_step: int) -> Entry:
+    """Writes what a fork has into an empty folder; returns its entry."""
+    store, origin = LocalStore(os.fspath(folder)), os.fspath(run)
+    for name in COPIED:
+        if (path := Path(run) / name).exists():
+            store.create(name, path.read_bytes())
+    log = CurriculumLog(folder / FOLDER)
+    log_of(run).copy_to(log, history.entries)
+    body = Fork(at_step=at_step, parent=origin if "://" in origin else os.path.abspath(origin))
+    return log.append(body, len(history.entries), history.head)[-1]
+
+
+def _check_free(folder: Path) -> None:
+    if folder == Path.cwd():  # another takes its place, which who is in it would not see
+        raise _taken(folder, "it is the folder in which this runs")
+    if folder.is_dir() and (there := sorted(os.listdir(folder))):
+        raise _taken(folder, f"it is not empty: {there[0]} and {len(there) - 1} more in it")
+
+
+def _taken(folder: Path, got: str) -> StateError:
+    return StateError.explained(
+        f"no fork can be made at {os.fspath(folder)!r}",
+        got=got,
+        rule="a fork is a run folder of its own, which is there at once by a rename",
+        cure="give a folder that is not there",
+    )
 
 
 def _checked(state: dict[str, object], table: ScheduleTable, at_step: int) -> dict[str, object]:

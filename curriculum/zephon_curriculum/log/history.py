@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from zephon import DataError, StateError
+from zephon import DataError, Recipe, StateError
 from zephon_curriculum.figures import plural
 from zephon_curriculum.log.amend import Amendment, Blobs, Composed, Layer, begin, check_schedule
 from zephon_curriculum.log.entries import (
@@ -54,15 +54,6 @@ class History:
         return f"History({entries}, {waiting} to decide, head {self.head[:12] or 'none'})"
 
     @classmethod
-    def of(cls, entries: Iterable[Entry], blobs: Blobs) -> History:
-        """Returns the history of a whole log."""
-        history = cls()
-        for entry in entries:
-            history.add(entry, blobs)
-            blobs = Blobs()  # they are known from then on
-        return history
-
-    @classmethod
     def read(cls, log: CurriculumLog) -> History:
         """Returns the history of a log's files, verified; StateError where there is none."""
         entries = log.read()
@@ -73,7 +64,11 @@ class History:
                 rule="a run that follows a log writes its first entry when it starts",
                 cure="give the folder of such a run; a run started by `open_updates` has one",
             )
-        return cls.of(entries, read_blobs(log.raw_blobs(entries)))
+        history, blobs = cls(), read_blobs(log.raw_blobs(entries))
+        for entry in entries:
+            history.add(entry, blobs)
+            blobs = Blobs()  # they are known from then on
+        return history
 
     @property
     def composed(self) -> Composed:
@@ -120,11 +115,10 @@ class History:
             case Proposal():
                 self.pending[number] = body
             case Accepted():
-                before, self._composed = self.composed.names, amended(self, body.proposal)
-                self._note_added(before, [self.pending[body.proposal]])
-                self.withdrawn.update(
-                    op.entry for op in self._pop(body.proposal).ops if isinstance(op, Withdraw)
-                )
+                before, proposal = self.composed.names, self._pop(body.proposal)
+                self._composed = amended(self, body.proposal, proposal)
+                self._note_added(before, [proposal])
+                self.withdrawn.update(op.entry for op in proposal.ops if isinstance(op, Withdraw))
                 self.verdicts[body.proposal] = body
             case Refused():
                 self._pop(body.proposal)
@@ -243,31 +237,26 @@ def decided(number: int, decision: Decision) -> Layer:
     return Layer(number=number, from_step=decision.from_step, weights=tuple(sorted(weights.items())))
 
 
-def amended(history: History, number: int, proposal: Proposal | None = None) -> Composed:
-    """Returns the schedule with a proposal, by default the pending one of `number`, as if it were accepted.
+def amended(history: History, number: int, proposal: Proposal, *, is_new: bool = False) -> Composed:
+    """Returns the schedule with the proposal of entry `number` as if it were accepted.
 
-    AmendError where that cannot be, whatever the step.
+    AmendError where that cannot be, whatever the step. One that `is_new`, and no entry so far, may give up
+    what still waits: the run decides on that first.
     """
-    is_new, proposal = proposal is not None, proposal or history.pending.get(number)
-    if proposal is None:
-        raise AmendError(f"entry {number} is no proposal that waits for a verdict")
     composed = history.composed
-    check_proposal(history, proposal, is_new=is_new)
+    _check_proposal(history, proposal, is_new=is_new)
     for op in proposal.ops:
         if isinstance(op, Withdraw):
             composed = composed.without(op.entry)
     rest = tuple(op for op in proposal.ops if not isinstance(op, Withdraw))
     if not rest:
         return composed
-    last = proposal.until
-    return composed.with_amendment(Amendment(number=number, at_step=proposal.at_step, until=last, ops=rest))
+    first, last = proposal.at_step, proposal.until
+    return composed.with_amendment(Amendment(number=number, at_step=first, until=last, ops=rest))
 
 
-def check_proposal(history: History, proposal: Proposal, *, is_new: bool = False) -> None:
-    """Raises AmendError for a proposal that says too little, too much, or what is not there.
-
-    One that `is_new` may give up what still waits: the run decides on that first.
-    """
+def _check_proposal(history: History, proposal: Proposal, *, is_new: bool) -> None:
+    """Raises AmendError for a proposal that says too little, too much, or what is not there."""
     _need(blob_names(proposal), history.composed.blobs)
     if not proposal.ops:
         raise AmendError("it asks for nothing; say what is to change: weights, scale, points or another")
@@ -300,6 +289,17 @@ def check_proposal(history: History, proposal: Proposal, *, is_new: bool = False
                 _check_withdraw(history, op.entry)
 
 
+def check_skips(proposal: Proposal, recipe: Recipe | None) -> None:
+    """Raises AmendError where a proposal skips steps behind the end of a run of `recipe`."""
+    total_steps = None if recipe is None else recipe.total_steps
+    for op in proposal.ops:
+        if isinstance(op, SkipSteps) and total_steps is not None and op.stop > total_steps:
+            raise AmendError(
+                f"`skip_steps` must lie in the run's steps [0, {total_steps}), got [{op.start}, {op.stop}); "
+                "skip fewer, or give the recipe more `total_steps`"
+            )
+
+
 def _check_withdraw(history: History, number: int) -> None:
     if number not in history.begins():
         why = "it is withdrawn already" if number in history.withdrawn else "it is none that was accepted"
@@ -320,7 +320,7 @@ def first_step(history: History, proposal: Proposal) -> int:
     return history.composed.effective(first)
 
 
-def begun(history: History, proposal: Proposal, step: int) -> str:
+def why_begun(history: History, proposal: Proposal, step: int) -> str:
     """Returns why a run at `step` cannot withdraw an entry that a proposal names; empty where it can."""
     lead, begins = history.base.lead_steps, history.begins()
     late = (op.entry for op in proposal.ops if isinstance(op, Withdraw))
@@ -335,21 +335,29 @@ def begun(history: History, proposal: Proposal, step: int) -> str:
     )
 
 
+def first_legal(history: History, proposal: Proposal, step: int) -> int | None:
+    """Returns the first step of which a run at `step` accepts a change; None of a withdrawal too late."""
+    if why_begun(history, proposal, step):
+        return None
+    return history.composed.first_free(step + history.base.lead_steps + 1)
+
+
 def judge(
-    history: History, number: int, step: int, opened: tuple[str, ...], check: CheckDocuments | None = None
+    history: History, number: int, step: int, recipe: Recipe, check: CheckDocuments | None = None
 ) -> Accepted | Refused:
-    """Returns the verdict on a pending proposal in the exchange of `step` of a run of datasets `opened`."""
+    """Returns the verdict on a pending proposal in the exchange of `step` of a run of `recipe`."""
     proposal, ahead = history.pending[number], step + history.base.lead_steps
-    start, has_begun = first_step(history, proposal), begun(history, proposal, step)
+    start = first_step(history, proposal)
     try:
-        if has_begun:
-            raise AmendError(has_begun)
+        if late := why_begun(history, proposal, step):
+            raise AmendError(late)
         if start <= ahead:
             raise AmendError(
                 f"it changes step {start}, and at step {step} rows of steps up to {ahead} may be mixed"
             )
-        composed = amended(history, number)
-        if closed := [name for name in composed.names if name not in opened]:
+        check_skips(proposal, recipe)
+        composed = amended(history, number, proposal)
+        if closed := [name for name in composed.names if name not in recipe.names]:
             raise AmendError(
                 f"dataset {closed[0]!r} is not open in this run, which opens its datasets when it starts: "
                 "stop it, propose this again and start it"
@@ -357,6 +365,6 @@ def judge(
         if check is not None and composed.table().drops:
             check(composed)
     except (AmendError, DataError) as error:
-        legal = None if has_begun else history.composed.first_free(ahead + 1)
+        legal = first_legal(history, proposal, step)
         return Refused(proposal=number, step=step, why=str(error), first_legal=legal)
     return Accepted(proposal=number, step=step, from_step=start)

@@ -1,6 +1,6 @@
 """A run's start on its log: entry 0, a recipe that was edited since, and datasets that were added.
 
-Upstream: the recipe. Downstream: `follow.py`. What a recipe says may change from the step on that a run is
+Upstream: the recipe. Downstream: `leader.py`. What a recipe says may change from the step on that a run is
 at; the past, and the configuration that the fingerprint is over, may not.
 """
 
@@ -12,7 +12,7 @@ from importlib import metadata
 
 from zephon import Recipe, ScheduleTable, StateError
 from zephon_curriculum.log.amend import Blobs, Layer
-from zephon_curriculum.log.entries import Base, Datasets, Entry, RecipeChange
+from zephon_curriculum.log.entries import Base, Datasets, RecipeChange
 from zephon_curriculum.log.folder import CurriculumLog, table_hash
 from zephon_curriculum.log.history import History
 from zephon_curriculum.log.steps import AmendError, merged
@@ -20,24 +20,14 @@ from zephon_curriculum.log.steps import AmendError, merged
 _log = logging.getLogger("zephon")
 
 
-def begin_log(log: CurriculumLog, recipe: Recipe, table: ScheduleTable, lead_steps: int) -> list[Entry]:
-    """Writes entry 0 of a log that has none, and returns it."""
-    body = Base(
+def base_entry(log: CurriculumLog, recipe: Recipe, table: ScheduleTable, lead_steps: int) -> Base:
+    """Returns entry 0 of a log that has none; its table is written there."""
+    return Base(
         names=table.names,
         lead_steps=lead_steps,
         table=log.put_table(plain(table)),
         fingerprint=recipe.fingerprint(),
         version=metadata.version("zephon-core"),
-    )
-    return log.append(body, 0, "", _refuse_second)
-
-
-def _refuse_second(entry: object) -> None:
-    raise StateError.explained(
-        "another run began this curriculum log at the same time",
-        got=f"{entry!r:.80}",
-        rule="one run at a time follows a log",
-        cure="give each run a folder of its own",
     )
 
 

@@ -21,10 +21,11 @@ from zephon_curriculum.controllers.protocol import (
     is_due,
 )
 from zephon_curriculum.log.amend import Composed
+from zephon_curriculum.log.attempts import Attempt
 from zephon_curriculum.log.entries import Body, Decision, Entry, Proposal, RecipeChange, UnfinishedError
 from zephon_curriculum.log.folder import CurriculumLog, read_blobs
 from zephon_curriculum.log.history import History, decided, judge
-from zephon_curriculum.log.launch import begin_log, check_recipe, plain, recipe_entry
+from zephon_curriculum.log.launch import base_entry, check_recipe, plain, recipe_entry
 from zephon_curriculum.log.steps import AmendError
 
 _log = logging.getLogger("zephon")
@@ -40,7 +41,7 @@ class Leader:
         self._opened = run if isinstance(run, Opened) else None
         self._recipe = run if isinstance(run, Recipe) else run.recipe
         self._table = run.compile_schedule() if isinstance(run, Recipe) else run.table
-        self._folder, self._history = log, history
+        self._files, self._history = log, history
         self._poll_s, self._last_poll = poll_s, -poll_s
         self._unfinished: UnfinishedError | None = None
         """Of the file after the last entry, where the last look found it not whole."""
@@ -51,10 +52,13 @@ class Leader:
         entries = log.read()
         with log.writing():
             log.probe()
-            entries = entries or begin_log(log, self._recipe, self._table, lead_steps)
+            if not entries:
+                self._write(base_entry(log, self._recipe, self._table, lead_steps))
         self._take(entries)
         check_recipe(history, self._recipe)
         self.controller = self._build_controller()
+        with log.writing():  # once nothing else can refuse the launch
+            self._attempt = Attempt(log.url)
 
     def take_raw(self) -> dict[str, str]:
         """Returns the files that the entries since the last call name, as they were read."""
@@ -98,7 +102,7 @@ class Leader:
         try:
             self._poll()
             for number in sorted(self._history.pending):
-                self._write(judge(self._history, number, step, self._recipe.names, self._check_documents))
+                self._write(judge(self._history, number, step, self._recipe, self._check_documents))
             if self.controller is not None and self._seen:
                 self._steer(self.controller, step)
             self._has_failed = False
@@ -112,8 +116,9 @@ class Leader:
         now = time.monotonic()
         if now - self._last_poll >= self._poll_s:
             self._last_poll = now
+            self._attempt.meet()
             number = len(self._history.entries)
-            found, self._unfinished = self._folder.read_new(number, self._history.head)
+            found, self._unfinished = self._files.read_new(number, self._history.head)
             for entry in found:
                 self._refuse_other_run(entry)
             self._take(found)
@@ -121,7 +126,7 @@ class Leader:
             raise self._unfinished
 
     def _take(self, entries: list[Entry]) -> None:
-        raw = self._folder.raw_blobs(entries)
+        raw = self._files.raw_blobs(entries)
         self._raw |= raw
         blobs = read_blobs(raw)
         for entry in entries:
@@ -130,7 +135,7 @@ class Leader:
     def _write(self, body: Body) -> None:
         history, self._tried = self._history, body
         looked, self._last_poll = self._last_poll, -self._poll_s  # with no answer, look at once
-        self._take(self._folder.append(body, len(history.entries), history.head, self._refuse_other_run))
+        self._take(self._files.append(body, len(history.entries), history.head, self._refuse_other_run))
         self._last_poll = looked
 
     def _refuse_other_run(self, entry: Entry) -> None:
@@ -138,7 +143,7 @@ class Leader:
         if not isinstance(entry.body, Proposal) and entry.body != self._tried:
             raise StateError.explained(
                 f"another run writes into this curriculum log: entry {entry.number} is {entry.body.kind}",
-                got="a verdict that this run did not give",
+                got="an entry that only the run itself writes, and this run did not",
                 rule="one run at a time follows a log; others may only propose",
                 cure="end the other run, or fork: `zephon fork RUN --at-step N --into NEW`",
             )
@@ -148,9 +153,9 @@ class Leader:
         ahead = 0 if at_start else self._history.base.lead_steps + 1  # rows of this step may be mixed
         table, first = plain(self._table), self._history.composed.first_free(step + ahead)
         entry = recipe_entry(self._history, self._recipe, table, first)
-        with self._folder.writing():
+        with self._files.writing():
             if isinstance(entry, RecipeChange):
-                self._folder.put_table(table)
+                self._files.put_table(table)
             if entry is not None:
                 self._write(entry)
         self._has_begun = True

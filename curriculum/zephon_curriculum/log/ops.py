@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 Numbers = tuple[tuple[str, str], ...]
 """(dataset, number as text), in the order given."""
@@ -164,9 +164,7 @@ class Withdraw:
 
 
 Op = Weights | Scale | Points | Replace | Retire | Add | SkipSteps | SkipDocuments | Withdraw
-KINDS: Mapping[str, type[Op]] = {
-    op.kind: op for op in (Weights, Scale, Points, Replace, Retire, Add, SkipSteps, SkipDocuments, Withdraw)
-}
+KINDS: Mapping[str, type[Op]] = {op.kind: op for op in get_args(Op)}
 READ: Mapping[str, Callable[[object], Any]] = {
     "Numbers": _numbers,
     "str": text,

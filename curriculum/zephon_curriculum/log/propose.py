@@ -15,12 +15,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from zephon import Recipe, ScheduleTable, last_steps, read_log_files
+from zephon import Recipe, ScheduleTable, ZephonError, last_steps, read_log_files
 from zephon_curriculum.log.added import dataset_of
 from zephon_curriculum.log.amend import Blobs, Composed, Document, check_schedule
 from zephon_curriculum.log.entries import Entry, Proposal, body_json, read_body
 from zephon_curriculum.log.folder import CurriculumLog, documents_hash, table_hash
-from zephon_curriculum.log.history import History, amended, begun, first_step
+from zephon_curriculum.log.history import (
+    History,
+    amended,
+    check_skips,
+    first_legal,
+    first_step,
+    why_begun,
+)
 from zephon_curriculum.log.ops import (
     Add,
     Op,
@@ -36,6 +43,7 @@ from zephon_curriculum.log.ops import (
 )
 from zephon_curriculum.log.steps import AmendError
 
+RECIPE = "recipe.toml"
 Given = Mapping[str, Any] | str
 """Numbers by dataset, or text: `web=6,code=4`."""
 
@@ -99,15 +107,21 @@ class Draft:
     """The first step that it changes."""
     first_legal: int | None
     """The first step that the run accepts if it goes on after the newest step logged; None where none is, or
-    `has_begun`. One that goes on from an earlier state accepts earlier ones."""
-    has_begun: str
+    `why_begun` says why. One that goes on from an earlier state accepts earlier ones."""
+    why_begun: str
     """Why the run, if it goes on there, cannot withdraw an entry; empty where it can, or need not."""
 
 
-def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None = None) -> Draft:
+def make_draft(
+    log: CurriculumLog,
+    request: Request,
+    *,
+    newest_step: int | None = None,
+    recipe: Recipe | None = None,
+) -> Draft:
     """Returns the proposal of a request and its effect; AmendError where the log as it is leaves no such.
 
-    Writes nothing.
+    Writes nothing. `newest_step` is where the run is and `recipe` says its end, where they are known.
     """
     history = History.read(log)
     blobs = _blobs(request, history.composed.names)
@@ -121,9 +135,10 @@ def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None 
             author=_user() if request.author is None else request.author,
         )
     )
+    check_skips(proposal, recipe)
     before = history.composed
     repeats = None if request.again else history.same(proposal)
-    has_begun = "" if newest_step is None else begun(history, proposal, newest_step + 1)
+    step = None if newest_step is None else newest_step + 1
     history.use(blobs)
     return Draft(
         proposal=proposal,
@@ -131,12 +146,10 @@ def make_draft(log: CurriculumLog, request: Request, *, newest_step: int | None 
         newest=history.entries[-1],
         repeats=repeats,
         before=before,
-        after=amended(history, len(history.entries), proposal) if repeats is None else before,
+        after=before if repeats else amended(history, len(history.entries), proposal, is_new=True),
         first_step=first_step(history, proposal),
-        first_legal=None
-        if newest_step is None or has_begun
-        else before.first_free(newest_step + history.base.lead_steps + 2),
-        has_begun=has_begun,
+        first_legal=None if step is None else first_legal(history, proposal, step),
+        why_begun="" if step is None else why_begun(history, proposal, step),
     )
 
 
@@ -174,6 +187,14 @@ def newest_step(run: str | os.PathLike[str]) -> int | None:
     files = read_log_files(Path(run)) if Path(run).is_dir() else []
     newest = max((file.attempt for file in files), default=0)
     return max(last_steps(file for file in files if file.attempt == newest).values(), default=None)
+
+
+def read_recipe(run: str | os.PathLike[str]) -> Recipe | None:
+    """Returns the recipe in a run folder; None where there is none, or none that can be read here."""
+    try:
+        return Recipe.from_toml(Path(run) / RECIPE)
+    except (ZephonError, ValueError, LookupError):  # in-memory data have no TOML, a variable is not set
+        return None
 
 
 def check_at_step(step: object) -> None:
@@ -270,8 +291,7 @@ def _document(given: object, where: str) -> Document:
 
 def read_added(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     """Returns the datasets of a TOML file, [[datasets]] as in a recipe; paths start at its folder."""
-    file = Path(path)
-    data = tomllib.loads(file.read_text(encoding="utf-8"))
+    file, data = Path(path), _read_toml(path)
     entries = data.get("datasets", [data] if "name" in data else [])
     if not isinstance(entries, list) or not entries or not all("name" in entry for entry in entries):
         raise ValueError(f"{file}: a file of datasets has [[datasets]] tables with `name` and `path`")
@@ -282,6 +302,13 @@ def read_added(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
         anchored = [_anchor(str(p), file.parent) for p in (paths if isinstance(paths, list) else [paths])]
         found[str(entry["name"])] = config | {"path": anchored if isinstance(paths, list) else anchored[0]}
     return found
+
+
+def _read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:  # of its TOML or its UTF-8, which do not say the file
+        raise ValueError(f"{path} is no TOML file: {error}") from None
 
 
 def _anchor(path: str, base: Path) -> str:
@@ -295,7 +322,7 @@ def schedule_of(path: str | os.PathLike[str], recipe: Recipe) -> ScheduleTable:
 
     Relative paths in it start at its folder.
     """
-    data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    data = _read_toml(path)
     config = data.get("schedule", data)
     if not isinstance(config, dict) or "kind" not in config:
         raise ValueError(f"{path}: a schedule's file has a [schedule] table with its `kind`")

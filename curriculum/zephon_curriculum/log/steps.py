@@ -57,14 +57,12 @@ class Steps:
 
     def spliced(self, first: int, last: int | None, inside: Steps) -> Steps:
         """Returns these shares with those of `inside`, which begins at `first`, in steps [first, last)."""
-        head = bisect_left(self.starts, first)
-        tail = len(self.starts) if last is None else bisect_right(self.starts, last)
-        end = len(inside.starts) if last is None else bisect_left(inside.starts, last)
-        middle = inside.starts[:end], inside.shares[:end]
-        rest: tuple[tuple[int, ...], tuple[Shares, ...]] = ((), ())
-        if last is not None:
-            rest = (last, *self.starts[tail:]), self.shares[tail - 1 :]
-        return _joined((self.starts[:head], self.shares[:head]), middle, rest)
+        begin = bisect_left(self.starts, first)
+        head = self.starts[:begin], self.shares[:begin]
+        if last is None:
+            return _joined(head, (inside.starts, inside.shares))
+        end, rest = bisect_left(inside.starts, last), self.since(last)
+        return _joined(head, (inside.starts[:end], inside.shares[:end]), (rest.starts, rest.shares))
 
     def ruled(self, first: int, last: int | None, rule: Rule) -> Steps:
         """Returns these shares, changed by `rule` in steps [first, last); names the step that it refuses."""
