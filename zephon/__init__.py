@@ -10,6 +10,9 @@ from __future__ import annotations
 from importlib import metadata as _metadata
 
 from zephon.batch import Batch, digest, step_digest
+from zephon.batchlog import last_steps, read_log_files
+from zephon.cachefiles import write_atomically
+from zephon.changes import Change, changed_lock
 from zephon.check import CheckReport, check_recipe
 from zephon.dataset import Dataset
 from zephon.described import DescribedPiece, DescribedRow, describe_rows
@@ -22,6 +25,7 @@ from zephon.errors import (
     StateError,
     WorkerError,
     ZephonError,
+    check_whole,
     unknown_field,
 )
 from zephon.files import check_file, open_file, read_range
@@ -37,9 +41,9 @@ from zephon.pipeline import Pipeline
 from zephon.plugins import find as find_plugin
 from zephon.readers.base import Chunks, Column, Origin, RandomReader, Reader, Texts, Tokens
 from zephon.readers.parts import RecordSource
+from zephon.readers.subset import PartReader
 from zephon.recipe import Recipe
-from zephon.replay import Change, changed_lock
-from zephon.runfolder import last_steps, read_lock, read_log_files
+from zephon.runfolder import read_lock
 from zephon.schedule import (
     Constant,
     ControllerContext,
@@ -103,6 +107,7 @@ __all__ = [
     "Packer",
     "PackerPlan",
     "Packing",
+    "PartReader",
     "Pipeline",
     "PluginError",
     "RandomReader",
@@ -125,6 +130,7 @@ __all__ = [
     "check_file",
     "check_recipe",
     "check_weights",
+    "check_whole",
     "compile_schedule",
     "default_cache",
     "describe_rows",
@@ -145,5 +151,6 @@ __all__ = [
     "shares_of",
     "step_digest",
     "unknown_field",
+    "write_atomically",
     "write_state_file",
 ]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zephon.errors import StateError
-from zephon.lane import CarriedPiece, LaneState
+from zephon.lanestate import CarriedPiece, LaneState
 from zephon.lock import ALLOWANCES, check_configuration, check_lock
 from zephon.opened import Opened
 from zephon.paths import expand

@@ -8,6 +8,7 @@ GROUP_BYTES of text. Which requests share a task never changes a block.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import threading
@@ -86,7 +87,7 @@ class Feed:
             with self._lock:
                 self._waiting.append(ticket)
                 self._waiting_bytes += request.target_bytes
-            self._fill(GROUP_BYTES)
+            self._fill()
         return ticket
 
     def result(self, ticket: Ticket) -> Block:
@@ -143,17 +144,17 @@ class Feed:
                 if any(process.exitcode is not None for process in list(found.values())):
                     raise BrokenExecutor from None
 
-    def _fill(self, group_bytes: int) -> None:
-        while (
-            self._waiting and self._waiting_bytes >= group_bytes and self._running < 2 * self._workers.count
-        ):
-            self._submit()
+    def _fill(self) -> None:
+        while self._submit(GROUP_BYTES, 2 * self._workers.count):
+            pass
 
-    def _submit(self) -> None:
-        """Submits one group from the head of the queue."""
+    def _submit(self, least_bytes: int = 0, most: float = math.inf) -> bool:
+        """Submits a group from the head of the queue, if enough waits and fewer than `most` run."""
         executor = self._workers.executor
         assert executor is not None
         with self._lock:
+            if self._waiting_bytes < least_bytes or self._running >= most:
+                return False
             group: list[Ticket] = []
             size = 0
             while self._waiting and size < GROUP_BYTES:
@@ -162,7 +163,7 @@ class Feed:
                 group.append(ticket)
             self._waiting_bytes -= size
             if not group or self._closed:
-                return
+                return False
             self._running += 1
             try:
                 run = self._run if isinstance(executor, ThreadPoolExecutor) else self._workers.run
@@ -175,6 +176,7 @@ class Feed:
                 ticket.index = index
                 ticket.future = future
         future.add_done_callback(self._done)
+        return True
 
     def _run(self, requests: list[Request]) -> Answers:
         """Runs in a thread, where waiting for a server ends when the feed is closed."""
@@ -186,7 +188,7 @@ class Feed:
             self._running -= 1
             self._futures.discard(future)
         if not (self._closed or future.cancelled() or future.exception()):
-            self._fill(GROUP_BYTES)
+            self._fill()
 
     def close(self) -> None:
         """Ends the workers: what waits is dropped, what runs is finished; a process that hangs is killed."""

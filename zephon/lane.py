@@ -10,17 +10,14 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
 
 from zephon.dataset import PAD, STOP
 from zephon.dropped import DroppedDocuments
-from zephon.errors import StateError
 from zephon.feed import MIN_BLOCK_BYTES, Feed, Ticket
+from zephon.lanestate import LaneState, address_of, cut_run, find_piece
 from zephon.mixture import Ledger, WorkSource, begin_step
 from zephon.packing import Carrying, Packer
-from zephon.prepare import Block, Request
+from zephon.prepare import Request
 from zephon.schedule import ScheduleTable
 from zephon.shares import shares_without
 from zephon.stream import Counts, Cursor, Run, Stream, new_tuple
@@ -28,41 +25,6 @@ from zephon.stream import Counts, Cursor, Run, Stream, new_tuple
 OPEN_AHEAD = 8
 """Streams that a lane opens before their first draw, those of the largest shares."""
 _NONE: frozenset[int] = frozenset()
-
-
-class CarriedPiece(NamedTuple):
-    """A piece that a packer holds, as an address."""
-
-    dataset: int
-    position: int
-    output: int
-    offset: int
-    num_tokens: int
-
-
-class LaneState(NamedTuple):
-    """All that a lane needs to go on after a row; plain integers."""
-
-    rows: int = 0
-    tokens: tuple[int, ...] = ()
-    documents: tuple[int, ...] = ()
-    credits: tuple[int, ...] = ()
-    cursors: tuple[Cursor | None, ...] = ()
-    counts: tuple[Counts, ...] = ()
-    """For each dataset, what its stream counted."""
-    carry: tuple[CarriedPiece, ...] = ()
-    replay_rows: int = 0
-    """Rows delivered since this state, to be made again and dropped; > 0 only for packers without carry and
-    for lanes that have ended and give padding."""
-    held: tuple[CarriedPiece, ...] = ()
-    """What the packer of an earlier phase held and this one has not taken; it goes first, drawn already."""
-    skipped: tuple[int, ...] = ()
-    """Of the tokens drawn, those in rows that amendments dropped, by dataset; empty where none did."""
-
-    @property
-    def delivered_rows(self) -> int:
-        """Returns the rows of the lane that were delivered."""
-        return self.rows + self.replay_rows
 
 
 @dataclass(slots=True)
@@ -310,9 +272,9 @@ class Lane:
             ledger.credits,
             tuple(self._cursors),
             tuple(self._counts),
-            tuple([_address(run) for run in carried]) if carried else (),
+            tuple([address_of(run) for run in carried]) if carried else (),
             0,
-            tuple([_address(run) for run in self._held]) if self._held else (),
+            tuple([address_of(run) for run in self._held]) if self._held else (),
             self._skipped,
         )
         return new_tuple(LaneState, fields)
@@ -343,9 +305,9 @@ class Lane:
     def _feed_carry(self) -> None:
         blocks = {d: self._plan.feed.result(ticket) for d, ticket in self._carried_tickets.items()}
         for piece in self.initial_state.carry:
-            self._packer.add(_find_piece(piece, blocks[piece.dataset], self.ledger.lane))
+            self._packer.add(find_piece(piece, blocks[piece.dataset], self.ledger.lane))
         for piece in self.initial_state.held:
-            self._held.append(_find_piece(piece, blocks[piece.dataset], self.ledger.lane))
+            self._held.append(find_piece(piece, blocks[piece.dataset], self.ledger.lane))
         self._carried_tickets = {}
 
     def _feed_held(self) -> None:
@@ -354,7 +316,7 @@ class Lane:
         while held and (room := packer.room()) > 0:
             run = held.popleft()
             if run.num_tokens > room:
-                head, rest = _cut(run, room)
+                head, rest = cut_run(run, room)
                 held.appendleft(rest)
                 run = head
             packer.add(run)
@@ -371,32 +333,3 @@ def _largest(shares: tuple[int, ...]) -> tuple[int, ...]:
 def _idle(shares: tuple[int, ...], next_shares: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the datasets without a share in either."""
     return tuple(i for i, both in enumerate(zip(shares, next_shares, strict=True)) if not any(both))
-
-
-def _find_piece(piece: CarriedPiece, block: Block, lane: int) -> Run:
-    """Returns the run of a carried piece in a block that was read again."""
-    index = int(np.searchsorted(block.positions, piece.position))
-    there = index < len(block.positions) and int(block.positions[index]) == piece.position
-    length = int(block.lengths[index]) if there else 0
-    cut = length - piece.offset - piece.num_tokens
-    if cut < 0:
-        raise StateError.explained(
-            f"lane {lane}: a document that the packer holds changed (dataset {piece.dataset})",
-            got=f"{length} tokens at position {piece.position}",
-            rule=f"the state holds tokens [{piece.offset}, {piece.offset + piece.num_tokens}) of it",
-            cure="restore with the data and the tokenizer of the state",
-        )
-    begin = int(block.lengths[:index].sum()) + piece.offset
-    return Run(piece.dataset, block, index, index + 1, piece.offset, cut, begin, piece.num_tokens)
-
-
-def _cut(run: Run, num_tokens: int) -> tuple[Run, Run]:
-    """Returns a run of one piece as two, the first of `num_tokens`."""
-    rest = run.num_tokens - num_tokens
-    head = run._replace(cut=run.cut + rest, num_tokens=num_tokens)
-    return head, run._replace(skip=run.skip + num_tokens, begin=run.begin + num_tokens, num_tokens=rest)
-
-
-def _address(run: Run) -> CarriedPiece:
-    """Returns the address of a run of one piece."""
-    return CarriedPiece(run.dataset, int(run.block.positions[run.first]), 0, run.skip, run.num_tokens)

@@ -1,7 +1,7 @@
 """The loader of one rank: the rows of its lanes, as batches, with a state at every batch.
 
-Upstream: `opened.py` and `lane.py`. Downstream: the training loop. Rows may be made ahead by one thread; the
-state is always that of what was delivered.
+Upstream: `ranklanes.py`, which may be ahead in a thread of its own. Downstream: the training loop. The state
+is always that of what was delivered.
 """
 
 from __future__ import annotations
@@ -9,21 +9,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zephon import plugins
-from zephon.batch import Batch, BatchPlan, assemble
+from zephon.batch import Batch
 from zephon.continuing import begin_phase
 from zephon.errors import ZephonError
-from zephon.feed import Feed, run_ahead
-from zephon.lane import Lane, LanePlan, LaneState, Row
-from zephon.mixture import Ledger, WorkSource
+from zephon.feed import run_ahead
+from zephon.lanestate import LaneState
 from zephon.opened import Opened, open_recipe
 from zephon.options import LoaderOptions
 from zephon.progress import Ending, RankProgress, describe_end, measure
+from zephon.ranklanes import MadeBatch, RankLanes, Watch
 from zephon.recipe import Recipe
 from zephon.replay import DeliveryLog
 from zephon.runfolder import read_lock
@@ -37,18 +35,9 @@ from zephon.state import (
     saved_steps,
     write_state,
 )
-from zephon.stream import Stream
 from zephon.updating import TableInForce
 
 _log = logging.getLogger("zephon")
-
-
-@dataclass(slots=True)
-class _Made:
-    """A batch that may not be delivered yet, with the states of its lanes after it."""
-
-    batch: Batch
-    rows: list[Row] = field(default_factory=list)
 
 
 class Loader:
@@ -63,7 +52,7 @@ class Loader:
         options: LoaderOptions,
         *,
         owns_opened: bool = False,
-        watch: Callable[[Ledger, int, int], None] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """Makes the loader of `options.dp_rank`; no data is read before the first batch is asked for.
 
@@ -74,84 +63,27 @@ class Loader:
         options.check(recipe.lanes, recipe.rows_per_step)
         self.opened, self.options = opened, options
         self._owns_opened = owns_opened
-        per_rank = recipe.lanes // options.dp_world_size
-        self.lanes = range(options.dp_rank * per_rank, (options.dp_rank + 1) * per_rank)
-        """The lanes that this rank owns."""
-        self.micro_batch_size = options.micro_batch_size or per_rank * recipe.rows_per_step
         begun = None if recipe.continues is None else begin_phase(opened, recipe.continues)
         states, self._start_notes = begun or ([], [])
         self.notes: list[str] = list(self._start_notes)
         """Which state the phase continues, and what a restore accepted although it differs."""
         self._table = TableInForce(opened, options.updates)
-        self._watch = watch
+        self._rank = RankLanes(opened, options, self._table, watch)
+        self.lanes, self.micro_batch_size = self._rank.numbers, self._rank.micro_batch_size
+        """The lanes that this rank owns, and the rows of its batches."""
         self._attempt = 0
         self._pid = os.getpid()
-        self._lanes: dict[int, Lane] = {}
-        self._delivered: dict[int, LaneState] = {}
-        self._source: Generator[_Made | bool, None, None] | None = None
+        self._source: Generator[MadeBatch | bool, None, None] | None = None
         self._ending = Ending(recipe.when_exhausted, options.any_rank) if recipe.is_finite else None
         if self._ending is not None and options.dp_world_size > 1 and options.any_rank is None:
             _log.warning("the data end, and without `any_rank` rank %d ends alone", options.dp_rank)
-        self._next: _Made | None = None
+        self._next: MadeBatch | None = None
         self._is_over = False
         self._closed = False
-        self._feed: Feed | None = None
         self._log = DeliveryLog.open(opened, options, self.lanes)
         for note in self.notes:
             _log.log(logging.INFO if note is self.notes[0] else logging.WARNING, "begin: %s", note)
-        self._reset({lane: states[lane] for lane in self.lanes} if states else {})
-
-    # Building ---------------------------------------------------------------------------------------------
-
-    def _reset(self, states: Mapping[int, LaneState]) -> None:
-        """Makes the lanes anew, going on from `states` where given."""
-        opened, recipe, options = self.opened, self.opened.recipe, self.options
-        if self._feed is not None:
-            self._feed.close()
-        workers = plugins.find("executors", options.executor)(opened.prepare(), options.num_workers)
-        feed = self._feed = Feed(
-            workers, budget_bytes=options.read_ahead_bytes, timeout_s=options.worker_timeout_s
-        )
-        self._prefetch = 0 if options.executor == "inline" else options.prefetch
-        source = recipe.build_work_source()
-        plan = LanePlan(
-            num_lanes=recipe.lanes,
-            rows_per_step=recipe.rows_per_step,
-            seq_len=recipe.packing.seq_len,
-            flush_every=opened.flush_every,
-            work_source=source if self._watch is None else _Watched(source, self._watch),
-            make_packer=opened.packer.make,
-            make_stream=self._make_stream,
-            feed=feed,
-            drops_at=self._table.drops_at,
-            ends=(lambda lane: [order.end(lane) for order in opened.orders]) if recipe.is_finite else None,
-            when_exhausted=recipe.when_exhausted,
-        )
-        self._lanes = {lane: Lane(plan, lane, len(recipe.datasets), self._table.mixed) for lane in self.lanes}
-        for lane, state in states.items():
-            self._lanes[lane].restore(state)
-        self._delivered = {index: lane.initial_state for index, lane in self._lanes.items()}
-        self._batch_plan = BatchPlan(
-            seq_len=recipe.packing.seq_len,
-            datasets=recipe.names,
-            mask_document_ends=recipe.packing.mask_document_ends,
-            pad_id=recipe.packing.pad_id,
-            pin_memory=options.pin_memory,
-        )
-
-    def _make_stream(self, dataset: int, lane: int) -> Stream:
-        assert self._feed is not None
-        described = self.opened.recipe.datasets[dataset]
-        return Stream(
-            self._feed,
-            dataset,
-            lane,
-            described.name,
-            group=self.opened.orders[dataset].group(lane),
-            max_bad=described.max_bad,
-            end=self.opened.orders[dataset].end(lane),
-            period=self.opened.orders[dataset].period,
-        )
+        self._delivered = self._rank.begin({lane: states[lane] for lane in self.lanes} if states else {})
 
     # Delivering -------------------------------------------------------------------------------------------
 
@@ -188,13 +120,14 @@ class Loader:
             self._source.close()
         return is_over
 
-    def _pull(self) -> _Made | bool:
+    def _pull(self) -> MadeBatch | bool:
         """Returns what comes next of this rank: a batch or, ahead of a step, what it says of it."""
         if self._closed:
             raise ZephonError("the loader is closed; make a new one to go on")
         if self._source is None:
             self._pid = os.getpid()
-            self._source = run_ahead(self._steps, self._prefetch) if self._prefetch else self._steps()
+            depth = 0 if self.options.executor == "inline" else self.options.prefetch
+            self._source = run_ahead(self._steps, depth) if depth else self._steps()
         elif os.getpid() != self._pid:
             raise ZephonError("the loader was begun before a fork, which left its threads; make a new one")
         if self.options.updates is not None and self._inside() is None:
@@ -222,52 +155,13 @@ class Loader:
             self._log.snapshot(self.state_dict())
         return made.batch
 
-    def _steps(self) -> Generator[_Made | bool, None, None]:
+    def _steps(self) -> Generator[MadeBatch | bool, None, None]:
         """Makes batches in order; where the data end, whole steps and ahead of each what this rank says."""
         if self._ending is None:
-            return self._make()
+            return self._rank.make()
         rows_of_step = len(self.lanes) * self.opened.recipe.rows_per_step
-        num_done = sum(lane.initial_state.delivered_rows for lane in self._lanes.values()) % rows_of_step
-        return self._ending.by_step(self._make(), rows_of_step, num_done)
-
-    def _make(self) -> Generator[_Made, None, None]:
-        """Makes batches in order: row k of all lanes, then row k + 1, a step's rows in equal batches."""
-        lanes = [self._lanes[index] for index in self.lanes]
-        rows_per_step = self.opened.recipe.rows_per_step
-        first = [lane.initial_state.delivered_rows for lane in lanes]
-        place = sum(first) - min(first) * len(lanes)  # lanes of this row that are done already
-        row_number = min(first)
-        rows: list[Row] = []
-        if row_number % rows_per_step or place:
-            self._open_ahead(row_number // rows_per_step)
-        while True:
-            step, row_of_step = divmod(row_number, rows_per_step)
-            if row_of_step == 0 and place == 0:
-                self._begin_step(step)
-            for lane in lanes[place:]:
-                row = lane.next_row()
-                if row is None:
-                    return
-                rows.append(row)
-                if len(rows) == self.micro_batch_size:
-                    yield _Made(assemble(rows, step, self._batch_plan), rows)
-                    rows = []
-            row_number, place = row_number + 1, 0
-
-    def _begin_step(self, step: int) -> None:
-        if self._table.begin(step):
-            for lane in self._lanes.values():
-                lane.table = self._table.mixed
-        self._open_ahead(step)
-
-    def _open_ahead(self, step: int) -> None:
-        """Asks for the blocks of streams that begin with this step or the next."""
-        table = self._table.mixed
-        fresh = self._feed is not None and not self._feed.num_streams
-        if fresh or table.begins(step) or table.begins(step + 1):
-            for lane in self._lanes.values():
-                lane.open_ahead(step)
-                lane.open_ahead(step + 1)
+        num_done = sum(state.delivered_rows for state in self._delivered.values()) % rows_of_step
+        return self._ending.by_step(self._rank.make(), rows_of_step, num_done)
 
     # State ------------------------------------------------------------------------------------------------
 
@@ -290,7 +184,7 @@ class Loader:
         """Returns the lanes as delivered; at their ends in rows past these, and where the run is over."""
         reached = dict(self._delivered)
         for index, state in self._delivered.items():
-            end = self._lanes[index].end
+            end = self._rank.lanes[index].end
             if end is not None and (self._is_over or state.delivered_rows > end.rows):
                 reached[index] = end._replace(replay_rows=state.delivered_rows - end.rows)
         return reached
@@ -339,7 +233,7 @@ class Loader:
         for note in notes:
             _log.warning("restore: %s", note)
         self._table.take(table, shared.steps)
-        self._reset(states)
+        self._delivered = self._rank.begin(states)
 
     # Ending -----------------------------------------------------------------------------------------------
 
@@ -347,8 +241,7 @@ class Loader:
         """Ends threads and processes at once; a closed loader gives no more batches."""
         self._closed = True
         self._table.close()
-        if self._feed is not None:
-            self._feed.close()
+        self._rank.close()
         source, self._source, self._next = self._source, None, None
         if source is not None:
             with contextlib.suppress(ValueError):  # it runs, if a signal closes; the closed feed ends it
@@ -362,20 +255,6 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Watched:
-    """A work source of which somebody sees every choice."""
-
-    source: WorkSource
-    watch: Callable[[Ledger, int, int], None]
-
-    def choose(self, ledger: Ledger) -> tuple[int, int]:
-        """Returns what the work source chooses."""
-        dataset, at_least = self.source.choose(ledger)
-        self.watch(ledger, dataset, at_least)
-        return dataset, at_least
 
 
 def open_loader(recipe: Recipe, options: LoaderOptions) -> Loader:

@@ -1,6 +1,6 @@
 """What a run folder says of the rows that counted, in memory: 32 bytes a row, to compare batches with.
 
-Upstream: the batch logs of `runfolder.py`. Downstream: `replay.py` and `verify.py`.
+Upstream: the batch logs of `batchlog.py`. Downstream: `replay.py` and `verify.py`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from zephon.batch import Batch, digest
+from zephon.batchlog import LogFile, read_lines, read_log_files
 from zephon.errors import StateError
-from zephon.runfolder import LogFile, read_lines, read_log_files, read_table
+from zephon.runfolder import read_table
 from zephon.schedule import ScheduleTable
 
 DIGEST_BYTES = 32

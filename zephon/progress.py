@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon.dataset import PAD
-from zephon.lane import LaneState, Row
+from zephon.lane import Row
+from zephon.lanestate import LaneState
 from zephon.opened import Opened
 from zephon.order import Order
 from zephon.stream import Cursor

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from zephon.batchlog import LogFile, read_log_files
 from zephon.errors import StateError
-from zephon.runfolder import LogFile, read_log_files
 from zephon.state import lane_key
 from zephon.statefile import read_state_file, write_state_file
 

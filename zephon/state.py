@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from zephon.errors import StateError
-from zephon.lane import CarriedPiece, LaneState
+from zephon.lanestate import CarriedPiece, LaneState
 from zephon.lock import ALLOWANCES, NOUNS, OF_SCHEDULES, check_configuration, check_lock, lock_hashes
 from zephon.opened import Opened
 from zephon.order import ENDLESS

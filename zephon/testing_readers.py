@@ -12,47 +12,38 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zephon.dataset import Dataset
-from zephon.errors import DataError, Fault
+from zephon.errors import DataError
 from zephon.paths import DataFile, list_files
 from zephon.readers import as_random, find_factory, find_files
 from zephon.readers.base import (
-    TOKEN,
     Chunks,
-    Column,
     Origin,
     RandomReader,
     Reader,
-    TokenReader,
     is_tokenized,
 )
 from zephon.readers.parts import by_file, random_access, record_source
+from zephon.testing_documents import (
+    ALL_BYTES,
+    Document,
+    Int64,
+    addresses_of,
+    check_copies,
+    check_order,
+    check_prefixes,
+    documents_of,
+    read_at,
+)
 
-NUM_THREADS = 8
-MAX_BYTES = (1, 100, 10_000)
-"""What prefixes of the documents are asked for."""
-ALL_BYTES = 1 << 40
 _SPOOL_BYTES = 1 << 30
 _SECOND_NS = 1_000_000_000
-
-Int64 = NDArray[np.int64]
-
-
-class Document(NamedTuple):
-    """What was read at one address."""
-
-    content: str | tuple[int, ...]
-    """Empty where faulty."""
-    fault: Fault | None
-    is_replaced: bool
 
 
 class _Place(NamedTuple):
@@ -85,20 +76,20 @@ def check_reader(reader: Callable[[Origin], object] | str, dataset: Dataset) -> 
             _check_stream(opened, here, places)
             return
         chunks = _check_chunks(cast(Reader, opened), here)
-        addresses = _addresses(chunks)
-        expected = _read(here.random(), addresses, ALL_BYTES)
+        addresses = addresses_of(chunks)
+        expected = read_at(here.random(), addresses, ALL_BYTES)
         if random_access(opened) is None:
             _check_columns(opened, chunks, expected)
-        _check_prefixes(here.random(), addresses, expected)
-        _check_order(here.random(), addresses, expected)
-        _check_copies(here.random(), addresses, expected)
+        check_prefixes(here.random(), addresses, expected)
+        check_order(here.random(), addresses, expected)
+        check_copies(here.random(), addresses, expected)
         _check_where(here.random(), addresses)
         _check_identity(cast(Reader, opened), chunks)
         if here.origin.files:
             there = next(places)
             _check_elsewhere(here, there, addresses, expected)
             _check_other_content(there)
-            _check_changes(places, lambda place: _read(place.random(), addresses, ALL_BYTES))
+            _check_changes(places, lambda place: read_at(place.random(), addresses, ALL_BYTES))
 
 
 # Places -----------------------------------------------------------------------------------------------------
@@ -151,150 +142,17 @@ def _check_columns(reader: object, chunks: Chunks, expected: Sequence[Document])
     files = by_file(reader)
     if files is not None:
         numbers, tokenized = range(len(files.table.files)), is_tokenized(reader)
-        found = [_taken(column, tokenized) for number in numbers for column in files.read_file(number)]
+        found = [documents_of(column, tokenized) for number in numbers for column in files.read_file(number)]
         assert found == parts, "reader: read_file() differs when a file is read again"
         return
     for order in (range(len(parts)), range(len(parts) - 1, -1, -1)):
         for chunk in order:
-            found_documents = _taken(cast(Reader, reader).read(chunk), is_tokenized(reader))
+            found_documents = documents_of(cast(Reader, reader).read(chunk), is_tokenized(reader))
             count = int(chunks.num_documents[chunk])
             assert len(found_documents) == count, (
                 f"reader: read({chunk}) gave {len(found_documents)} documents, chunks() says {count}"
             )
             assert found_documents == parts[chunk], f"reader: read({chunk}) differs when read again"
-
-
-def _taken(column: Column, tokenized: bool) -> list[Document]:
-    """Returns the documents of a column, which must be in good order."""
-    offsets, size = column.offsets, len(column.data)
-    assert len(offsets), "reader: a column's offsets must be those of n documents and their end, n + 1"
-    in_order = int(offsets[0]) == 0 and bool((np.diff(offsets) >= 0).all()) and int(offsets[-1]) == size
-    assert in_order, f"reader: a column's offsets must ascend from 0 to its {size} bytes, got {offsets}"
-    faults = _faults(column.faults, len(offsets) - 1)
-    replaced = set(column.replaced)
-    documents = []
-    for i in range(len(offsets) - 1):
-        raw = bytes(column.data[int(offsets[i]) : int(offsets[i + 1])])
-        assert not (i in faults and raw), f"reader: document {i} of a column is faulty and has bytes"
-        content = tuple(np.frombuffer(raw, TOKEN).tolist()) if tokenized else _decoded(raw)
-        documents.append(Document(content, faults.get(i), i in replaced))
-    return documents
-
-
-def _decoded(raw: bytes) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise AssertionError(f"reader: a text must be UTF-8, got {raw[:80]!r} ({error})") from None
-
-
-def _faults(faults: Sequence[tuple[int, Fault]], count: int) -> dict[int, Fault]:
-    numbers = [i for i, _ in faults]
-    assert numbers == sorted(set(numbers)), f"reader: faults must ascend, got those of {numbers}"
-    assert all(0 <= i < count for i in numbers), f"reader: faults must be of [0, {count}), got {numbers}"
-    for _, fault in faults:
-        said = [fault.kind, fault.got, fault.rule]
-        assert all(isinstance(text, str) and text for text in said), f"reader: a fault says little: {fault}"
-        one_word = fault.kind.isidentifier()
-        assert one_word, f"reader: the kind of a fault is one word, got {fault.kind!r}"
-        assert not fault.rule.endswith("."), f"reader: a fault's rule has no full stop, got {fault.rule!r}"
-    return dict(faults)
-
-
-# Documents at addresses -------------------------------------------------------------------------------------
-
-
-def _addresses(chunks: Chunks) -> Int64:
-    """Returns the addresses of all documents in file order, (n, 2): chunk and record."""
-    pairs = [(chunk, i) for chunk, count in enumerate(chunks.num_documents.tolist()) for i in range(count)]
-    return np.array(pairs, np.int64)
-
-
-def _read(reader: RandomReader, addresses: Int64, max_bytes: int) -> list[Document]:
-    """Returns what is read of the addresses in one call."""
-    chunk, record = addresses[:, 0].copy(), addresses[:, 1].copy()
-    if is_tokenized(reader):
-        found = cast(TokenReader, reader).tokens(chunk, record, max_bytes)
-        parts = np.split(found.tokens, np.cumsum(found.lengths)[:-1]) if len(found.lengths) else []
-        contents: list[Any] = [tuple(part.tolist()) for part in parts]
-        replaced: Sequence[int] = ()
-        count = int(found.lengths.sum())
-        assert len(found.tokens) == count, (
-            f"reader: {len(found.tokens)} tokens of lengths that sum to {count}"
-        )
-    else:
-        texts = reader.texts(chunk, record, max_bytes)
-        contents, replaced = texts.texts, texts.num_replaced
-        for text in contents:
-            assert isinstance(text, str), f"reader: a text must be a str, got {text!r}"
-            _decoded(text.encode(errors="surrogatepass"))
-    faults = _faults((found if is_tokenized(reader) else texts).faults, len(contents))
-    for i in faults:
-        assert not contents[i], f"reader: document {i} is faulty and has content"
-    marked = set(replaced)
-    return [Document(content, faults.get(i), i in marked) for i, content in enumerate(contents)]
-
-
-def _check_order(reader: RandomReader, addresses: Int64, expected: Sequence[Document]) -> None:
-    """Reads in other orders, each document twice, and one by one."""
-    count = len(addresses)
-    mixed = np.argsort(np.arange(2 * count) * 7919 % (2 * count + 1), kind="stable") % count
-    for order in (np.arange(count)[::-1], mixed):
-        found = _read(reader, addresses[order], ALL_BYTES)
-        assert found == [expected[i] for i in order.tolist()], (
-            "reader: documents differ when they are read in another order"
-        )
-    for i in range(min(count, 200)):
-        found = _read(reader, addresses[i : i + 1], 1)
-        assert found == [expected[i]], f"reader: document {i} differs when it is read alone"
-    reader.close()
-
-
-def _check_prefixes(reader: RandomReader, addresses: Int64, expected: Sequence[Document]) -> None:
-    for max_bytes in MAX_BYTES:
-        found = _read(reader, addresses, max_bytes)
-        assert found, f"reader: `max_bytes` = {max_bytes} gave nothing; at least one document is read"
-        assert found == list(expected[: len(found)]), (
-            f"reader: `max_bytes` = {max_bytes} gave other documents than the first of those asked for"
-        )
-        ahead = sum(_least_bytes(document) for document in found[:-1])
-        assert ahead < max_bytes, (
-            f"reader: `max_bytes` = {max_bytes}, and went on after {ahead} bytes; it stops once they are read"
-        )
-        again = len(_read(reader, addresses, max_bytes))
-        assert again == len(found), (
-            f"reader: `max_bytes` = {max_bytes} gave {len(found)} documents, then {again}"
-        )
-    reader.close()
-
-
-def _least_bytes(document: Document) -> int:
-    """Returns the fewest bytes that a document takes where it is read from: of a token id, one."""
-    content = document.content
-    return len(content.encode()) if isinstance(content, str) else len(content)
-
-
-def _check_copies(reader: RandomReader, addresses: Int64, expected: Sequence[Document]) -> None:
-    """Reads after a close, from pickled copies and by threads."""
-    wanted = list(expected)
-    assert _read(reader, addresses, ALL_BYTES) == wanted, "reader: documents differ when it is opened again"
-    reader.close()
-    reader.close()
-    assert _read(reader, addresses, ALL_BYTES) == wanted, "reader: documents differ after close()"
-    copy = pickle.loads(pickle.dumps(reader))
-    assert _read(copy, addresses, ALL_BYTES) == wanted, "reader: documents differ in a pickled copy"
-    copy.close()
-    shared = pickle.loads(pickle.dumps(reader))  # with nothing open, so that threads meet in opening
-    rolled = [np.roll(addresses, i * len(addresses) // NUM_THREADS, axis=0) for i in range(NUM_THREADS)]
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        found = list(pool.map(lambda some: _read(shared, some, ALL_BYTES), rolled))
-    for i, documents in enumerate(found):
-        shift = i * len(addresses) // NUM_THREADS
-        assert documents == wanted[len(wanted) - shift :] + wanted[: len(wanted) - shift], (
-            "reader: documents differ when several threads read"
-        )
-    shared.close()
-    reader.close()
 
 
 # What it says of itself -------------------------------------------------------------------------------------
@@ -328,7 +186,7 @@ def _check_elsewhere(here: _Place, there: _Place, addresses: Int64, expected: Se
     assert identities[0] == identities[1], (
         f"reader: identity() of the same files in another folder differs: {identities}"
     )
-    found = _read(there.random(), addresses, ALL_BYTES)
+    found = read_at(there.random(), addresses, ALL_BYTES)
     assert found == list(expected), "reader: documents of the same files in another folder differ"
 
 
@@ -410,7 +268,7 @@ def _streamed(place: _Place) -> list[list[Document]]:
     found = []
     for file in place.origin.files:
         raws = [raw for some in source.records(file) for raw in some]
-        documents = _taken(source.column(raws), is_tokenized(source))
+        documents = documents_of(source.column(raws), is_tokenized(source))
         assert len(documents) == len(raws), (
             f"reader: column() gave {len(documents)} documents of {len(raws)} records"
         )

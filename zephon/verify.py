@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zephon.batch import Batch
+from zephon.batchlog import LogFile
 from zephon.dataset import PAD
 from zephon.errors import StateError
 from zephon.loader import Loader
@@ -25,7 +26,7 @@ from zephon.logged import Difference, LoggedRows
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.readers import Report
-from zephon.runfolder import LogFile, read_table
+from zephon.runfolder import read_table
 from zephon.state import lane_key
 
 PARTS = 1000

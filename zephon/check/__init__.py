@@ -107,6 +107,7 @@ def check_recipe(
         memory=check.memory(sizes),
         tokens_per_step=recipe.tokens_per_step,
         recipe=check.fingerprint(),
+        vocab_size=None if check.encoder is None else check.encoder.vocab_size,
     )
 
 

@@ -106,6 +106,8 @@ class CheckReport:
     tokens_per_step: int
     recipe: str
     """The recipe's fingerprint; empty where a part of it cannot be built."""
+    vocab_size: int | None
+    """Token ids lie in [0, vocab_size); None where the tokenizer cannot be opened."""
 
     @property
     def ok(self) -> bool:
@@ -134,10 +136,14 @@ class CheckReport:
             "verdict": self.verdict(),
             "recipe": self.recipe,
             "tokens_per_step": self.tokens_per_step,
+            "vocab_size": self.vocab_size,
             "findings": [asdict(finding) for finding in self.findings],
             "datasets": [asdict(facts) | {"num_tokens": facts.num_tokens} for facts in self.datasets],
             "memory": [asdict(rank) | {"total_bytes": rank.total_bytes} for rank in self.memory],
         }
+
+    def __repr__(self) -> str:
+        return f"CheckReport: {self.verdict()}"
 
     def __str__(self) -> str:
         lines = [self.verdict()]

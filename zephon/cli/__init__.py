@@ -24,17 +24,9 @@ import typer
 from typer.core import TyperGroup
 
 from zephon import plugins
-from zephon.cli.common import (
-    EXIT_TEXT,
-    MEANING,
-    Command,
-    Exit,
-    error_json,
-    report_error,
-    without_types,
-    write,
-    write_json,
-)
+from zephon.cli.common import Command, without_types
+from zephon.cli.exits import EXIT_TEXT, MEANING, Exit, error_json, report_error
+from zephon.cli.output import write, write_json
 from zephon.lock import core_version
 
 INTERRUPT_S = 1.7

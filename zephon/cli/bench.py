@@ -21,17 +21,13 @@ from zephon.cli.common import (
     CacheOption,
     ExecutorOption,
     JsonOption,
-    LateProgress,
     PrefetchOption,
     RecipeArgument,
     SetOption,
     Source,
     WorkersOption,
-    add_row,
-    new_table,
-    write_json,
-    write_table,
 )
+from zephon.cli.output import LateProgress, add_row, new_table, write_json, write_table
 from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions

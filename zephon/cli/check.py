@@ -12,22 +12,9 @@ from rich.text import Text
 
 from zephon.check import PROBE_S, check_recipe
 from zephon.check.report import ERROR, OK, WARNING, CheckReport, DatasetFacts, format_bytes
-from zephon.cli.common import (
-    BackendOption,
-    CacheOption,
-    Exit,
-    JsonOption,
-    LateProgress,
-    RecipeArgument,
-    SetOption,
-    Source,
-    add_row,
-    new_table,
-    visible,
-    write,
-    write_json,
-    write_table,
-)
+from zephon.cli.common import BackendOption, CacheOption, JsonOption, RecipeArgument, SetOption, Source
+from zephon.cli.exits import Exit
+from zephon.cli.output import LateProgress, add_row, new_table, visible, write, write_json, write_table
 
 STYLES = {OK: "green", WARNING: "yellow", ERROR: "bold red"}
 

@@ -16,21 +16,16 @@ import typer
 from zephon.catalogue import open_catalogue
 from zephon.cli import data_output
 from zephon.cli.common import (
-    EXIT_TEXT,
-    MEANING,
     BackendOption,
     CacheOption,
     Command,
     JsonOption,
-    LateProgress,
     RecipeArgument,
     SetOption,
     Source,
-    exit_code,
-    visible,
-    visible_lines,
-    write_json,
 )
+from zephon.cli.exits import EXIT_TEXT, MEANING, exit_code
+from zephon.cli.output import LateProgress, visible, visible_lines, write_json
 from zephon.dataset import TRAIN, Dataset
 from zephon.errors import ZephonError
 from zephon.opened import SPOOL_BYTES, OpenedDataset, default_cache, open_dataset

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zephon.check.report import format_bytes
-from zephon.cli.common import add_row, cut, new_table, output_width, visible, write, write_table
+from zephon.cli.output import add_row, cut, new_table, output_width, visible, write, write_table
 from zephon.survey import Seen, Survey, histogram, quantiles
 
 TOP_VALUES = 8

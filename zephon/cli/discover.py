@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zephon.cli.common import cut
 from zephon.cli.discover_sample import sample
 from zephon.cli.discover_tokens import find_token_files
+from zephon.cli.output import cut
 from zephon.errors import DataError
 from zephon.paths import DataFile, absolute, list_files
 from zephon.readers import SUFFIXES, kind_by_name

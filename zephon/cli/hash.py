@@ -15,13 +15,12 @@ from typing import Annotated
 import typer
 
 from zephon.batch import RowDigest, digest, step_digest
+from zephon.batchlog import read_batches
 from zephon.cli.common import (
     BackendOption,
     CacheOption,
     ExecutorOption,
-    Exit,
     JsonOption,
-    LateProgress,
     MicroBatchOption,
     PrefetchOption,
     RecipeArgument,
@@ -31,16 +30,15 @@ from zephon.cli.common import (
     as_usage,
     parse_range,
     past_run,
-    write,
-    write_json,
 )
+from zephon.cli.exits import Exit
+from zephon.cli.output import LateProgress, write, write_json
 from zephon.dataset import PAD
 from zephon.errors import StateError
 from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
-from zephon.runfolder import read_batches
 
 DIGEST_CHARACTERS = 64
 

@@ -13,20 +13,8 @@ import typer
 
 from zephon.catalogue import MANIFEST, superseded
 from zephon.check.report import format_bytes
-from zephon.cli.common import (
-    CacheOption,
-    JsonOption,
-    LateProgress,
-    RecipeArgument,
-    SetOption,
-    Source,
-    add_row,
-    new_table,
-    visible,
-    write,
-    write_json,
-    write_table,
-)
+from zephon.cli.common import CacheOption, JsonOption, RecipeArgument, SetOption, Source
+from zephon.cli.output import LateProgress, add_row, new_table, visible, write, write_json, write_table
 from zephon.indexing import Indexed, index_recipe
 from zephon.opened import default_cache
 from zephon.paths import absolute

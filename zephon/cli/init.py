@@ -16,8 +16,9 @@ from typing import Annotated, Any, Protocol, cast
 import typer
 
 from zephon.cachefiles import write_atomically
-from zephon.cli.common import JsonOption, visible, write, write_json
+from zephon.cli.common import JsonOption
 from zephon.cli.discover import TEXT, FoundDataset, LeftOut, find_datasets, find_tokenizer
+from zephon.cli.output import visible, write, write_json
 from zephon.errors import CheckError, DataError
 from zephon.plugins import load_all
 from zephon.recipe import Recipe

@@ -19,20 +19,13 @@ from zephon.cli.common import (
     BackendOption,
     CacheOption,
     JsonOption,
-    LateProgress,
     RecipeArgument,
     SetOption,
     Source,
-    add_row,
     chosen_step,
-    cut,
-    new_table,
     past_run,
-    visible,
-    write,
-    write_json,
-    write_table,
 )
+from zephon.cli.output import LateProgress, add_row, cut, new_table, visible, write, write_json, write_table
 from zephon.described import DescribedRow, describe_rows
 from zephon.loader import Loader
 from zephon.opened import Opened

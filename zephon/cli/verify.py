@@ -15,40 +15,29 @@ from typing import Annotated, Any
 import typer
 
 from zephon import plugins
+from zephon.batchlog import ALL_STEPS, LogFile, find_log_files, no_batches
+from zephon.changes import Change, compare_descriptions
 from zephon.cli.common import (
     BackendOption,
     CacheOption,
     ExecutorOption,
-    Exit,
     JsonOption,
-    LateProgress,
     MicroBatchOption,
     PrefetchOption,
     SetOption,
     Source,
     WorkersOption,
     parse_range,
-    write,
-    write_json,
 )
+from zephon.cli.exits import Exit
+from zephon.cli.output import LateProgress, write, write_json
 from zephon.continuing import accepting_changes
 from zephon.errors import CheckError, PluginError
 from zephon.logged import Difference
 from zephon.opened import open_recipe
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe, hash_json
-from zephon.replay import Change, compare_descriptions
-from zephon.runfolder import (
-    ALL_STEPS,
-    LOCK,
-    NO_TOML,
-    RECIPE,
-    LogFile,
-    find_log_files,
-    no_batches,
-    read_lock,
-    read_table,
-)
+from zephon.runfolder import LOCK, NO_TOML, RECIPE, read_lock, read_table
 from zephon.state import known_lock
 from zephon.verify import Outcome, Plan, replay_run, verify_run
 

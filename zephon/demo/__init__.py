@@ -92,7 +92,7 @@ QUICK = DemoPlan(
     attempts=(Attempt(4, (9, 10, 11, 13)), Attempt(2, (13, 14)), Attempt(8)),
     amended=AmendedPlan(proposed_at=2, at_step=6, num_steps=8),
     seq_len=128,
-    timeout_s=60.0,
+    timeout_s=120.0,
 )
 KNOBS = {
     1: Knobs(micro_batch_size=16, executor="threads", workers=2),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zephon import plugins
+from zephon.batchlog import find_log_files
 from zephon.errors import ZephonError
 from zephon.loader import Loader
 from zephon.logged import newest_table
@@ -20,7 +21,6 @@ from zephon.opened import open_recipe
 from zephon.options import LoaderOptions
 from zephon.readers import Report
 from zephon.recipe import Recipe
-from zephon.runfolder import find_log_files
 from zephon.schedule import ScheduleTable
 from zephon.shares import PARTS
 from zephon.verify import Plan, verify_run

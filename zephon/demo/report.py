@@ -16,7 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from zephon.batch import RowDigest, step_digest
-from zephon.runfolder import BATCHES, read_batches, read_lines
+from zephon.batchlog import read_batches, read_lines
+from zephon.runfolder import BATCHES
 from zephon.schedule import ScheduleTable
 from zephon.shares import PARTS
 

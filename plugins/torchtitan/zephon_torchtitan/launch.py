@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from torch import distributed
 
-from zephon import CheckError, Opened, Recipe, ZephonError, check_recipe
+from zephon import CheckError, CheckReport, Opened, Recipe, ZephonError, check_recipe
 
 REFUSED, STATE = 3, 5
 """Exit codes, as the command line's: a recipe is refused, a state is."""
@@ -115,8 +115,8 @@ def report(found: Sequence[Sequence[str]], what: str = REFUSAL) -> str:
     return "\n".join(lines)
 
 
-def check_rank(recipe: Recipe, dp_world_size: int, micro_batch_size: int, **keywords: Any) -> None:
-    """Raises `CheckError` with every error that `zephon.check_recipe` finds for this job."""
+def check_rank(recipe: Recipe, dp_world_size: int, micro_batch_size: int, **keywords: Any) -> CheckReport:
+    """Returns what `zephon.check_recipe` finds for this job; raises `CheckError` with every error of it."""
     found = check_recipe(
         recipe, dp_world_sizes=(dp_world_size,), micro_batch_size=micro_batch_size, **keywords
     )
@@ -127,6 +127,17 @@ def check_rank(recipe: Recipe, dp_world_size: int, micro_batch_size: int, **keyw
     ]
     if faults:
         raise CheckError("\n".join(faults))
+    return found
+
+
+def check_vocabulary(vocab_size: int | None, model: Any) -> None:
+    """Refuses a tokenizer with more ids than the model has, where its config says how many."""
+    size = getattr(model, "vocab_size", None)
+    if vocab_size is not None and size is not None and vocab_size > size > 0:
+        raise ValueError(
+            f"the tokenizer has {vocab_size:,} ids and the model's vocabulary {size:,}; "
+            "take the model's own tokenizer, or a model with a larger vocabulary"
+        )
 
 
 def check_tokenizer(opened: Opened, tokenizer: Any) -> None:

@@ -22,10 +22,11 @@ from torchtitan.distributed import ParallelDims
 from torchtitan.tools.logging import logger
 from torchtitan.trainer import Trainer
 
-from zephon import Recipe
+from zephon import Recipe, ZephonError
 from zephon_torchtitan.dataloader import Placed, ZephonDataLoader, recipe_of
 from zephon_torchtitan.dataset_loss import ObservedLoss, StepLosses, why_unseen
-from zephon_torchtitan.launch import STATE, check_rank, refuse_together, together
+from zephon_torchtitan.ending import end_rank, ends_with_others
+from zephon_torchtitan.launch import STATE, check_rank, check_vocabulary, refuse_together, together
 from zephon_torchtitan.metrics import DataMetrics
 from zephon_torchtitan.recipes import TrainerValues
 from zephon_torchtitan.validate import ValidationSets, ZephonValidator
@@ -56,7 +57,9 @@ class ZephonTrainer(Trainer):
         self.dataset_losses = self._hear_losses()
         if config.validator.enable and isinstance(self.validator, ZephonValidator):
             self.validator.use(self.data.rank)
-        together(self._check_vocabulary)
+        # An override puts its loader in place after the launch check.
+        encoder = self.data.rank.loader.opened.encoder
+        together(lambda: check_vocabulary(encoder.vocab_size, self.model_config))
 
     @property
     def data(self) -> ZephonDataLoader:
@@ -103,16 +106,9 @@ class ZephonTrainer(Trainer):
         )
         recipe = recipe_of(loading, values)
         self._check_losses(recipe)
-        check_rank(recipe, ranks, rows, cache=loading.cache, probe_s=loading.check_seconds)
-
-    def _check_vocabulary(self) -> None:
-        encoder, model = self.data.rank.loader.opened.encoder, self.config.model_spec.model
-        size = getattr(model, "vocab_size", None)
-        if size is not None and encoder.vocab_size > size:
-            raise ValueError(
-                f"the tokenizer has {encoder.vocab_size:,} ids and the model's vocabulary {size:,}; "
-                "take the model's own tokenizer, or a model with a larger vocabulary"
-            )
+        found = check_rank(recipe, ranks, rows, cache=loading.cache, probe_s=loading.check_seconds)
+        assert self.config.model_spec is not None
+        check_vocabulary(found.vocab_size, self.config.model_spec.model)
 
     # The losses of datasets -------------------------------------------------------------------------------
 
@@ -149,7 +145,14 @@ class ZephonTrainer(Trainer):
     # Training ---------------------------------------------------------------------------------------------
 
     def train(self) -> None:
-        """Trains to the last step, or to the end of finite data."""
+        """Trains to the last step, or to the end of finite data; where one rank cannot go on all end."""
+        try:
+            self._train()
+        except SystemExit:
+            self.close()  # which TorchTitan does where an error is raised
+            raise
+
+    def _train(self) -> None:
         try:
             super().train()
         except CheckpointException as error:
@@ -158,6 +161,10 @@ class ZephonTrainer(Trainer):
             if missing is None or missing[1].partition(".")[0] not in NEEDED:
                 raise
             refuse_together([_no_state(self.config, f"lacks {missing[1]!r}", missing[1])], STATE)
+        except ZephonError as error:
+            rank = self.data.rank
+            step, shown = rank.loader.num_steps, rank.trainer_step + 1
+            end_rank(error, f"the run ends before step {step} (the trainer logs it as {shown})")
 
     def batch_generator(
         self, data_iterable: Iterable[tuple[dict[str, torch.Tensor], torch.Tensor]]
@@ -192,6 +199,7 @@ class ZephonTrainer(Trainer):
             "  cure: go on from a checkpoint of one run; with another global batch size begin a new one"
         ]
 
+    @ends_with_others()
     def should_continue_training(self) -> bool:
         """Returns whether another step is to be taken and its data is there; the same on all ranks."""
         if not super().should_continue_training():
@@ -211,6 +219,7 @@ class ZephonTrainer(Trainer):
             self.checkpointer.save(self.step, last_step=True)
         return False
 
+    @ends_with_others()
     def train_step(self, data_iterator: Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]) -> None:
         """Takes a step; where TorchTitan logs, the data's metrics go to the same logger."""
         losses, log = self.dataset_losses, self.metrics_processor.logger
