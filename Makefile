@@ -23,7 +23,7 @@ help:
 	@echo "make demo-titan   TorchTitan on this machine's CPUs: 1, 2 and 4 processes, a resume, the stock loader"
 	@echo "make check   formatting, lint, types"
 	@echo "make test    the tests; ARGS=... goes to pytest"
-	@echo "make test-full   these and the whole matrix of trainers"
+	@echo "make test-full   these with new random examples, and the whole matrix of trainers"
 	@echo "make bench   the measurements; ARGS=... goes to benchmarks/bench.py"
 	@echo "make experiment   the held-out loss on 1 to 8 processes, stock loader and ours; about half an hour"
 	@echo "make clean   removes .venv and what the tools have left"
@@ -40,7 +40,7 @@ test: .venv/.test
 	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
 
 test-full: .venv/.test
-	@$(BIN)/python -m pytest $(TESTS) -m "" $(ARGS)
+	@$(BIN)/python -m pytest $(TESTS) -m "" --hypothesis-profile=search $(ARGS)
 
 demo-titan: .venv/.titan
 	@cd plugins/torchtitan && $(CURDIR)/$(BIN)/python -m experiment.compare --folder $(CURDIR)/runs/titan $(ARGS)

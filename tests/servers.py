@@ -35,6 +35,8 @@ class Switches:
 
     latency_s: float = 0.0
     """Ahead of every answer."""
+    together: int = 0
+    """So many requests have to be under way at once before the first of them is answered."""
     fail: int = 0
     """How many of the next requests are answered with `status`."""
     status: int = 503
@@ -65,6 +67,9 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), handler)
         self.switches = Switches()
         self.ended = threading.Event()
+        self.gathered = threading.Event()
+        """Set once `together` requests were under way at once."""
+        self.under_way = 0
         self.lock = threading.Lock()
         self.etags: dict[int, tuple[bytes, str]] = {}
 
@@ -142,6 +147,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if switches.latency_s:
             time.sleep(switches.latency_s)
+        if switches.together:
+            self._gather(switches.together)
         if switches.hang:
             self.server.ended.wait()
             self.close_connection = True
@@ -151,6 +158,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer(switches.status, error.encode())
         else:
             self.serve(body)
+
+    def _gather(self, number: int) -> None:
+        """Waits for others, and not for ever where they come one after the other."""
+        server: Server = self.server
+        with server.lock:
+            server.under_way += 1
+            if server.under_way >= number:
+                server.gathered.set()
+        server.gathered.wait(20)
+        with server.lock:
+            server.under_way -= 1
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _any
 
@@ -359,12 +377,12 @@ _AWS = {
 }
 
 
-def free_port() -> int:
-    """Returns a port on which nothing listens."""
+@contextmanager
+def unused_port() -> Iterator[int]:
+    """Yields a port on which nothing listens, and which nobody else is given meanwhile."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        port: int = unused.getsockname()[1]
-    return port
+        yield unused.getsockname()[1]
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from zephon import batch as batch_module
 from zephon.batch import IGNORE, Batch, BatchPlan, assemble, digest, step_digest
-from zephon.lane import LaneState, Row
+from zephon.lane import Row
+from zephon.lanestate import LaneState
 from zephon.prepare import Block
 from zephon.stream import Run
 

@@ -29,6 +29,8 @@ from zephon.recipe import Recipe
 from zephon.schedule import Constant
 from zephon.tokenizer import Tokenize
 
+pytestmark = pytest.mark.usefixtures("probed_once")
+
 
 def write(folder: Path) -> None:
     """Writes 3 JSONL files, 2 Parquet files and 4 more JSONL files to stream."""

@@ -70,6 +70,7 @@ def test_a_good_recipe_passes_and_its_facts_are_those_of_the_data(letters: str, 
     assert web.epochs_per_1000_steps == pytest.approx(1000 * 64 * 0.75 / 240)
     assert [rank.num_streams for rank in report.memory] == [4, 2]
     assert report.memory[0].total_bytes > report.memory[1].total_bytes
+    assert repr(report) == "CheckReport: check passed: 0 errors, 0 warnings"
     report.raise_if_failed()
 
 
@@ -595,9 +596,9 @@ def test_millions_of_chunks_are_counted_against_the_disk_at_once(tmp_path: Path)
     dataset = Dataset.from_path("web", "/a")
     source: Any = SimpleNamespace(table=table, chunks=table.chunks, read=None, identity=dict)
     spool = Spool(source, Origin(dataset=dataset, files=table.files, cache=tmp_path), limit_bytes=1)
-    begin = time.monotonic()
+    begin = time.process_time()
     assert check_data.expanded_bytes([spool]) == count * (2**31 - 100 + 8 * 1000)
-    assert time.monotonic() - begin < 2
+    assert time.process_time() - begin < 2
 
 
 def test_what_a_condition_keeps_in_memory_is_estimated(letters: str, tmp_path: Path) -> None:

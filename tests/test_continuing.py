@@ -25,6 +25,7 @@ from tests.helpers import (
     words,
     write_tokenizer,
 )
+from zephon.batchlog import log_files, read_lines
 from zephon.check.plan import check_shape
 from zephon.cli import build_app
 from zephon.continuing import SHORT
@@ -37,7 +38,7 @@ from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.pipeline import Pipeline
 from zephon.recipe import Recipe
-from zephon.runfolder import START, log_files, read_lines
+from zephon.runfolder import START
 from zephon.schedule import Constant, Drop, ScheduleTable, Stages
 from zephon.statefile import read_state_file, write_state_file
 from zephon.toml import recipe_from_table

@@ -36,6 +36,7 @@ EXPORTED = [
     "Packer",
     "PackerPlan",
     "Packing",
+    "PartReader",
     "Pipeline",
     "PluginError",
     "RandomReader",
@@ -58,6 +59,7 @@ EXPORTED = [
     "check_file",
     "check_recipe",
     "check_weights",
+    "check_whole",
     "compile_schedule",
     "default_cache",
     "describe_rows",
@@ -78,6 +80,7 @@ EXPORTED = [
     "shares_of",
     "step_digest",
     "unknown_field",
+    "write_atomically",
     "write_state_file",
 ]
 

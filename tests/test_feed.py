@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.waiting import PATIENCE_S, SLACK_S, within
 from zephon import feed
 from zephon.errors import DataError, WorkerError, ZephonError
 from zephon.executors import Run, Workers
@@ -57,20 +58,6 @@ def fed(
         yield made
     finally:
         made.close()
-
-
-def within(seconds: float, function: Callable[[], Any]) -> Any:
-    """Returns what `function` returns or raises; fails where that takes longer."""
-    outcome: Future[Any] = Future()
-
-    def work() -> None:
-        try:
-            outcome.set_result(function())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return outcome.result(seconds)
 
 
 @given(st.lists(st.integers(0, 400 * KIB), min_size=1, max_size=12), st.integers(1, 3), st.randoms())
@@ -143,12 +130,17 @@ def test_few_requests_start_when_the_first_is_waited_for() -> None:
 def test_at_most_two_tasks_for_each_worker_are_under_way() -> None:
     class Counting(ThreadPoolExecutor):
         under_way = most = 0
+        lock = threading.Lock()
+
+        def count(self, more: int) -> None:
+            with self.lock:
+                Counting.under_way += more
+                Counting.most = max(Counting.most, Counting.under_way)
 
         def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
-            Counting.under_way += 1
-            Counting.most = max(Counting.most, Counting.under_way)
+            self.count(1)
             future = super().submit(*args, **kwargs)
-            future.add_done_callback(lambda _: setattr(Counting, "under_way", Counting.under_way - 1))
+            future.add_done_callback(lambda _: self.count(-1))
             return future
 
     gate = threading.Event()
@@ -164,6 +156,36 @@ def test_at_most_two_tasks_for_each_worker_are_under_way() -> None:
         gate.set()
         assert [made.result(ticket).end for ticket in tickets] == list(range(1, 31))
     assert Counting.most <= 5  # the last of four may still be telling that it is done
+
+
+def test_threads_that_ask_at_once_start_no_more_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(Executor):
+        def __init__(self) -> None:
+            self.futures: list[Future[Any]] = []
+
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            self.futures.append(Future())
+            time.sleep(0.002)  # meanwhile others find that there is room
+            return self.futures[-1]
+
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            for future in self.futures:
+                future.cancel()
+
+    together = threading.Barrier(8)
+
+    def work(first: int) -> None:
+        together.wait(PATIENCE_S)
+        for i in range(first, first + 10):
+            made.request(ask(i, 256 * KIB))
+
+    monkeypatch.setattr(feed, "CLOSE_S", 0.1)
+    for _ in range(5):
+        executor = Counting()
+        with fed(workers=2, executor=executor) as made:
+            with ThreadPoolExecutor(8) as pool:
+                list(pool.map(work, range(0, 80, 10)))
+            assert len(executor.futures) == 4
 
 
 def test_an_error_is_raised_where_its_block_is_wanted_and_nowhere_else() -> None:
@@ -190,7 +212,7 @@ def test_silence_has_an_end() -> None:
     release = threading.Event()
 
     def silent(requests: Sequence[Request]) -> list[Block | Exception]:
-        release.wait(20)
+        release.wait(60)
         return run(requests)
 
     with fed(silent, timeout_s=0.2) as made:
@@ -205,14 +227,14 @@ def test_closing_does_not_wait_for_a_worker_that_hangs() -> None:
     release = threading.Event()
 
     def silent(requests: Sequence[Request]) -> list[Block | Exception]:
-        release.wait(20)
+        release.wait(60)
         return run(requests)
 
     made = Feed(Workers(ThreadPoolExecutor(1), silent, 1), budget_bytes=1 << 20, timeout_s=0.1)
     try:
         with pytest.raises(WorkerError):
             made.result(made.request(ask(0)))
-        within(3 + feed.CLOSE_S, made.close)
+        within(feed.CLOSE_S + SLACK_S, made.close)
     finally:
         release.set()
 
@@ -224,14 +246,16 @@ def test_a_closed_feed_gives_no_blocks() -> None:
         made.close()
         for late in (ticket, made.request(ask(1, 1))):
             with pytest.raises(ZephonError, match="the loader is closed"):
-                within(5, partial(made.result, late))
+                within(PATIENCE_S, partial(made.result, late))
 
 
-def test_closing_waits_for_what_runs_and_not_for_what_waits() -> None:
+def test_closing_waits_for_what_runs_and_not_for_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two tasks for one worker one runs, for 0.2 s, and the other is dropped."""
-    done: list[int] = []
+    monkeypatch.setattr(feed, "CLOSE_S", PATIENCE_S)
+    begun, done = threading.Event(), list[int]()
 
     def slow(requests: Sequence[Request]) -> list[Block | Exception]:
+        begun.set()
         time.sleep(0.2)
         done.extend(request.start for request in requests)
         return run(requests)
@@ -239,9 +263,10 @@ def test_closing_waits_for_what_runs_and_not_for_what_waits() -> None:
     made = Feed(Workers(ThreadPoolExecutor(1), slow, 1), budget_bytes=1 << 20, timeout_s=10.0)
     for i in range(2):
         made.request(ask(i, 256 * KIB))
-    begun = time.monotonic()
+    assert begun.wait(PATIENCE_S)
+    start = time.monotonic()
     made.close()
-    assert time.monotonic() - begun < feed.CLOSE_S - 0.3
+    assert time.monotonic() - start < PATIENCE_S / 2
     assert done == [0]
 
 
@@ -249,7 +274,7 @@ def test_closing_wakes_who_waits() -> None:
     release = threading.Event()
 
     def slow(requests: Sequence[Request]) -> list[Block | Exception]:
-        release.wait(20)
+        release.wait(60)
         return run(requests)
 
     made = Feed(Workers(ThreadPoolExecutor(1), slow, 1), budget_bytes=1 << 20, timeout_s=10.0)
@@ -266,7 +291,7 @@ def test_closing_wakes_who_waits() -> None:
     waiter.start()
     threading.Timer(0.1, release.set).start()
     made.close()
-    waiter.join(5)
+    waiter.join(PATIENCE_S)
     assert isinstance(outcome[0], ZephonError)
 
 
@@ -290,7 +315,7 @@ class Breaking(Executor):
         future: Future[Any] = Future()
 
         def work() -> None:
-            self.gate.wait(5)
+            self.gate.wait(60)
             future.set_result(fn(*args, **kwargs))
 
         threading.Thread(target=work, daemon=True).start()
@@ -302,7 +327,7 @@ class Breaking(Executor):
 
 def test_a_pool_found_broken_when_work_is_handed_over_is_a_worker_error() -> None:
     with fed(executor=Breaking(0)) as made, pytest.raises(WorkerError, match="a worker process ended"):
-        within(5, lambda: made.result(made.request(ask(0, 1 << 20))))
+        within(PATIENCE_S, lambda: made.result(made.request(ask(0, 1 << 20))))
 
 
 def test_a_pool_that_breaks_between_two_tasks_does_not_leave_a_waiter_behind() -> None:
@@ -313,7 +338,7 @@ def test_a_pool_that_breaks_between_two_tasks_does_not_leave_a_waiter_behind() -
         executor.gate.set()
         assert [made.result(ticket).end for ticket in tickets[:2]] == [1, 2]
         with pytest.raises(WorkerError, match="a worker process ended"):
-            within(5, lambda: made.result(tickets[2]))
+            within(PATIENCE_S, lambda: made.result(tickets[2]))
 
 
 def test_closing_with_much_waiting_does_not_leave_a_spinning_thread() -> None:
@@ -321,7 +346,7 @@ def test_closing_with_much_waiting_does_not_leave_a_spinning_thread() -> None:
     release = threading.Event()
 
     def slow(requests: Sequence[Request]) -> list[Block | Exception]:
-        release.wait(20)
+        release.wait(60)
         return run(requests)
 
     made = Feed(Workers(ThreadPoolExecutor(1), slow, 1), budget_bytes=1 << 20, timeout_s=10.0)
@@ -329,6 +354,6 @@ def test_closing_with_much_waiting_does_not_leave_a_spinning_thread() -> None:
         made.request(ask(i, 256 * KIB))
     threading.Timer(0.1, release.set).start()
     made.close()
-    ticket = within(5, lambda: made.request(ask(9, 256 * KIB)))
+    ticket = within(PATIENCE_S, lambda: made.request(ask(9, 256 * KIB)))
     with pytest.raises(ZephonError, match="the loader is closed"):
-        within(5, lambda: made.result(ticket))
+        within(PATIENCE_S, lambda: made.result(ticket))

@@ -25,7 +25,9 @@ BYTES = bytes(range(256)) * 64
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "LIMITS", retries.Limits(tries=3, total_s=5, request_s=2, first_wait_s=0.01))
+    monkeypatch.setattr(
+        retries, "LIMITS", retries.Limits(tries=3, total_s=60, request_s=20, first_wait_s=0.01)
+    )
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from tests.helpers import make_recipe, open_small, sized, words
 from zephon.errors import StateError
 from zephon.executors import inline
 from zephon.feed import Feed
-from zephon.lane import OPEN_AHEAD, CarriedPiece, Lane, LanePlan, Row
+from zephon.lane import OPEN_AHEAD, Lane, LanePlan, Row
+from zephon.lanestate import CarriedPiece
 from zephon.mixture import Ledger, MixtureWorkSource
 from zephon.opened import Opened
 from zephon.schedule import Constant, Stages

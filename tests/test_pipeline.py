@@ -17,6 +17,8 @@ from zephon.pipeline import Pipeline
 from zephon.schedule import Constant, Stages
 from zephon.tokenizer import Tokenize
 
+pytestmark = pytest.mark.usefixtures("probed_once")
+
 DATASETS = [Dataset.from_documents("web", words("web", 9)), Dataset.from_documents("code", words("code", 4))]
 MIX = MixtureWorkSource(DATASETS, {"web": 2, "code": 1})
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zephon.lane import LaneState
+from zephon.lanestate import LaneState
 from zephon.order import Order
 from zephon.progress import measure
 from zephon.stream import Cursor

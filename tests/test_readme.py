@@ -8,17 +8,20 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from zephon import LoaderOptions, Recipe, open_recipe
 from zephon.cli import build_app
-from zephon.cli.common import Exit
+from zephon.cli.exits import Exit
 from zephon.demo import FULL
 from zephon.demo.amended import run_amended
 from zephon.demo.corpora import CorporaPlan, build_corpora, write_recipe
@@ -108,6 +111,17 @@ def run(home: Path, *command: str) -> str:
     return done.stdout
 
 
+def zephon(home: Path, name: str, *more: str) -> str:
+    """Returns what an example of the README's table prints, in this process; it must succeed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        patch.setenv("ZEPHON_CACHE", str(home / "cache"))
+        patch.setenv("COLUMNS", "160")
+        done = CliRunner().invoke(build_app(), [*shlex.split(commands()[name])[1:], *more])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 # README: Python and TOML ------------------------------------------------------------------------------------
 
 
@@ -188,38 +202,33 @@ def test_init(home: Path) -> None:
 
 
 def test_check(home: Path) -> None:
-    assert "check passed: 0 errors" in run(home, "sh", "-c", commands()["check"])
+    assert "check passed: 0 errors" in zephon(home, "check")
 
 
 @pytest.mark.slow
 def test_hash_is_the_same_whatever_the_number_of_ranks(home: Path) -> None:
-    found = [run(home, "sh", "-c", commands()[name]) for name in ("hash", "hash --compare")]
+    found = [run(home, "sh", "-c", commands()["hash"]), zephon(home, "hash --compare")]
     assert re.fullmatch(rf"(\d+ {HEX}\n){{{LOGGED_STEPS}}}", found[0])
     assert found[0] == found[1]
 
 
 def test_verify(home: Path) -> None:
-    verified = run(home, "sh", "-c", commands()["verify"])
+    verified = zephon(home, "verify")
     assert verified.startswith(
         f"equal: {LOGGED_STEPS * FULL.global_batch_size} rows of {LOGGED_STEPS} steps "
     )
 
 
 def test_data(home: Path) -> None:
-    listed = run(home, "sh", "-c", commands()["data ls"])
+    listed = zephon(home, "data ls")
     assert re.search(r"^code +jsonl +1 ", listed, re.MULTILINE)
     assert re.search(r"^prose +parquet +1 ", listed, re.MULTILINE)
-    assert "tokens" in run(home, "sh", "-c", commands()["data stats"])
-    assert (
-        len(re.findall(r"^code: .*, record ", run(home, "sh", "-c", commands()["data sample"]), re.MULTILINE))
-        == 2
-    )
+    assert "tokens" in zephon(home, "data stats")
+    assert len(re.findall(r"^code: .*, record ", zephon(home, "data sample"), re.MULTILINE)) == 2
 
 
 def test_the_curriculum(home: Path) -> None:
-    def out(name: str) -> str:
-        return run(home, "sh", "-c", commands()[name])
-
+    out = partial(zephon, home)
     assert re.search(r"^reference .* census$", out("estimate"), re.MULTILINE)
     assert "epochs" in out("plan")
     assert "digest" in out("preview")
@@ -233,34 +242,31 @@ def test_the_curriculum(home: Path) -> None:
 
 @pytest.mark.slow
 def test_small_runs_and_their_law(home: Path) -> None:
-    run(home, "sh", "-c", commands()["design"])
+    zephon(home, "design")
     lines = (home / "swarm" / "ratios.csv").read_text().splitlines()
     names = lines[0].split(",")[1:]
     runs = [line.split(",") for line in lines[1:]]
     assert len(runs) == 12
     losses = (f"{name},{3 - float(ratios[names.index('prose')])}" for name, *ratios in runs)
     (home / "losses.csv").write_text("\n".join(["run,loss", *losses]) + "\n")
-    assert "gain over the baseline" in run(home, "sh", "-c", commands()["fit"])
+    assert "gain over the baseline" in zephon(home, "fit")
 
 
 def test_a_catalogue_changes_no_digest(home: Path) -> None:
-    assert "catalogue = " in run(home, "sh", "-c", commands()["index"])
-    plain = run(home, "sh", "-c", commands()["hash"])
-    listed = run(
-        home, "sh", "-c", commands()["hash"] + f" --set catalogue={home / 'zephon-demo' / 'catalogue'}"
-    )
-    assert listed == plain
+    assert "catalogue = " in zephon(home, "index")
+    plain = zephon(home, "hash")
+    assert zephon(home, "hash", "--set", f"catalogue={home / 'zephon-demo' / 'catalogue'}") == plain
 
 
 def test_show(home: Path) -> None:
-    shown = run(home, "sh", "-c", commands()["show"])
+    shown = zephon(home, "show")
     assert "step 4 (a trainer that counts from 1 logs it as 5)" in shown
     assert [row for row in range(20) if f"lane 0, row {row}:" in shown] == [8, 9]
 
 
 @pytest.mark.slow
 def test_bench(home: Path) -> None:
-    assert "tokens delivered a second" in run(home, "sh", "-c", commands()["bench"])
+    assert "tokens delivered a second" in zephon(home, "bench")
 
 
 def test_settings_and_trainer_steps_are_options() -> None:

@@ -225,6 +225,20 @@ def test_a_recipe_is_a_value() -> None:
 # Data that end ----------------------------------------------------------------------------------------------
 
 
+def test_a_repr_is_a_line_that_moves_no_terminal() -> None:
+    recipe = make_recipe(
+        {"web": ["a"], "code": ["b"]}, {"kind": "constant", "weights": {"web": 1, "code": 1}}
+    )
+    assert repr(recipe) == (
+        "Recipe of 'web', 'code': 4 rows of 16 tokens a step, 4 lanes, schedule 'constant', seed 42"
+    )
+    many = make_recipe({f"d{i}\x1b[2J": ["a"] for i in range(20)}, Stages({0: {"d0": 1}}))
+    assert repr(many).startswith(r"Recipe of 'd0\x1b[2J', 'd1\x1b[2J', ")
+    assert repr(many).endswith(
+        r"'d7\x1b[2J', ...: 4 rows of 16 tokens a step, 4 lanes, schedule Stages, seed 42"
+    )
+
+
 def test_what_ends_is_in_the_fingerprint_only_where_it_is_said() -> None:
     plain = make_recipe()
     assert replace(plain, when_exhausted="pad").fingerprint() == plain.fingerprint()

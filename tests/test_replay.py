@@ -24,14 +24,16 @@ from tests.helpers import (
 )
 from tests.test_verify import CHAIN, edit, flip, train
 from zephon.batch import step_digest
+from zephon.batchlog import read_batches
 from zephon.dataset import Dataset
 from zephon.errors import StateError, ZephonError
 from zephon.loader import Loader
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
-from zephon.replay import changed_lock
-from zephon.runfolder import read_batches, read_lock, read_recipe
+from zephon.runfolder import read_recipe
 from zephon.schedule import Constant
+
+pytestmark = pytest.mark.usefixtures("probed_once")
 
 
 @pytest.fixture
@@ -277,25 +279,6 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, said: Any) -> None:
     assert any("has no recipe.toml that can be read" in message for message in messages)
     assert any("has no lock.json" in message for message in messages)
     assert not any("closed" in message for message in messages)  # nothing was compared
-
-
-def test_a_damaged_lock_is_an_error(tmp_path: Path) -> None:
-    for text in ("{", "[]", '{"data": {}}'):
-        (tmp_path / "lock.json").write_text(text)
-        with pytest.raises(StateError, match=r"lock.json' cannot be read"):
-            read_lock(tmp_path)
-
-
-def test_the_first_part_of_a_lock_that_differs_is_named() -> None:
-    ours = {"data": {"a": {"kind": "jsonl", "files": [["x", 1], ["y", 2]]}}, "tokenizer": {}, "plugins": {}}
-    same = json.loads(json.dumps(ours))
-    assert changed_lock(same, ours) == []
-    same["data"]["a"]["files"][1][1] = 3
-    same["tokenizer"] = {"file": "abc"}
-    assert [str(change) for change in changed_lock(same, ours)] == [
-        "data.a.files[1]: the run has ['y', 3], here it is ['y', 2]",
-        "tokenizer.file: the run has 'abc', here it is None",
-    ]
 
 
 def test_by_the_keywords_of_a_recipe(tmp_path: Path) -> None:

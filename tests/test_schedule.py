@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from zephon.schedule import (
@@ -139,13 +141,15 @@ WHOLE = st.one_of(
 def test_shares_of_many_mixtures_are_those_of_each(mixtures: list[tuple[int, int, int, list[str]]]) -> None:
     given = [dict(zip(names, weights, strict=True)) for *weights, names in mixtures]
     steps = range(7, 7 + len(given))
-    assert shares_of_each(given, NAMES, steps) == [shares_of(weights, NAMES, "here") for weights in given]
+    alone = [list(shares_of(weights, NAMES, "here")) for weights in given]
+    assert shares_of_each(given, NAMES, steps).tolist() == alone
 
 
 @pytest.mark.parametrize("number", [0.5, Fraction(1, 3), np.int64(3), 1e300])
 def test_shares_of_many_mixtures_take_all_numbers(number: Any) -> None:
     given = [{"web": 1, "code": 2, "math": 3}, {"web": number, "code": 2, "math": 3}]
-    assert shares_of_each(given, NAMES, range(2)) == [shares_of(weights, NAMES, "here") for weights in given]
+    alone = [list(shares_of(weights, NAMES, "here")) for weights in given]
+    assert shares_of_each(given, NAMES, range(2)).tolist() == alone
 
 
 @pytest.mark.parametrize(
@@ -228,6 +232,26 @@ def test_a_past_does_not_tell_how_the_table_is_written() -> None:
     assert split.hash() != plain.hash()
 
 
+@given(TABLES, st.lists(st.integers(0, 6000), max_size=8))
+def test_what_a_table_keeps_of_its_hashes_does_not_change_them(one: ScheduleTable, asked: list[int]) -> None:
+    for num_steps in [*asked, *asked[::-1]]:
+        again = ScheduleTable(one.names, one.starts, one.shares)
+        assert (one.past(num_steps), one.hash()) == (again.past(num_steps), again.hash())
+
+
+def test_the_hashes_of_a_long_table_are_computed_once() -> None:
+    steps = 1 << 15
+    ramp = table(*((step, step) for step in range(steps)))
+    first, again = (_cpu_seconds(lambda: (ramp.past(steps), ramp.hash())) for _ in range(2))
+    assert again < first / 10
+
+
+def _cpu_seconds(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
 def test_names_are_part_of_a_past() -> None:
     one = table((0, 1))
     assert ScheduleTable(("code", "web"), one.starts, one.shares).past(1) != one.past(1)
@@ -255,6 +279,21 @@ class Changing:
 
     def changes(self) -> Sequence[int]:
         return self.steps
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 7), st.lists(st.tuples(WHOLE, st.integers(1, 9)), min_size=1, max_size=5))
+def test_a_long_table_is_what_each_step_alone_rounds_to(every: int, weights: list[tuple[int, int]]) -> None:
+    class Waves:
+        def weights(self, step: int) -> Weights:
+            return dict(zip(CONTEXT.names, weights[step // every % len(weights)], strict=True))
+
+    steps = 1200
+    compiled = compile_schedule(Waves(), dataclasses.replace(CONTEXT, total_steps=steps))
+    alone = [shares_of(Waves().weights(step), CONTEXT.names, "here") for step in range(steps)]
+    assert [compiled.at(step) for step in range(steps)] == alone
+    assert list(compiled.starts) == [0, *(i for i in range(1, steps) if alone[i] != alone[i - 1])]
+    assert {type(number) for entry in (compiled.starts, *compiled.shares) for number in entry} == {int}
 
 
 def test_a_schedule_without_changes_is_asked_at_every_step() -> None:

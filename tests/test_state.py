@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import digest_of, digests, loaders, make_recipe, open_small, take_steps, union, words
 from zephon.errors import StateError
-from zephon.lane import CarriedPiece, LaneState
+from zephon.lanestate import CarriedPiece, LaneState
 from zephon.loader import Loader
 from zephon.lock import ALLOWANCES
 from zephon.opened import Opened

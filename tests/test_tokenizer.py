@@ -510,7 +510,7 @@ def test_a_forked_process_is_refused_where_it_would_wait_for_threads_for_ever(
         env=environment if asked is None else environment | {"TOKENIZERS_PARALLELISM": asked},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=True,
     )
     if (backend, asked) != ("tokenizers", "true"):

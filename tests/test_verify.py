@@ -24,12 +24,12 @@ from tests.helpers import (
     union,
     words,
 )
+from zephon.batchlog import read_log_files
 from zephon.dataset import Dataset
 from zephon.errors import StateError
 from zephon.logged import LoggedRows
 from zephon.opened import Opened
 from zephon.recipe import Recipe
-from zephon.runfolder import read_log_files
 from zephon.schedule import Constant, ScheduleTable, Stages
 from zephon.verify import Outcome, Plan, replay_run, verify_run
 

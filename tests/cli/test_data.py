@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from tests.helpers import words, write_tokenizer
 from tests.token_data import ids_of, write_bin
 from zephon.cli import build_app
-from zephon.cli.common import visible
+from zephon.cli.output import visible
 
 pytestmark = pytest.mark.usefixtures("probed_once")
 

@@ -20,6 +20,8 @@ from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
 from zephon.schedule import ScheduleTable
 
+pytestmark = pytest.mark.usefixtures("probed_once")
+
 RECIPE = """
 global_batch_size = 2
 [tokenize]

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from tests.helpers import make_recipe, open_small, take_steps, union, words, write_tokenizer
 from tests.test_verify import edit, flip, train
+from zephon.batchlog import read_log_files
 from zephon.cli import build_app
 from zephon.cli.verify import missing_ranks
 from zephon.dataset import Dataset
 from zephon.indexing import index_recipe
 from zephon.recipe import Recipe
-from zephon.runfolder import read_log_files
 from zephon.schedule import Stages
 from zephon_curriculum import Run
 

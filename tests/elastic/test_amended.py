@@ -144,7 +144,7 @@ def test_skips_and_drops_are_the_same_from_every_step_on_any_ranks(kind: str) ->
                 take_steps(ranks, 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.data())
 def test_random_amendments_in_any_way(data: st.DataObject) -> None:
     recipe = data.draw(recipes())

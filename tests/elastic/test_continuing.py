@@ -29,7 +29,7 @@ from tests.helpers import (
 from zephon.batch import Batch
 from zephon.dataset import Dataset
 from zephon.errors import StateError
-from zephon.lane import LaneState
+from zephon.lanestate import LaneState
 from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions

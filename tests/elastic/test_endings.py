@@ -187,11 +187,11 @@ def test_a_lane_without_documents_of_one_dataset_starts_with_the_others() -> Non
     opened = open_small(finite(2, 40, mode="redistribute", lanes=4, global_batch_size=4))
     with loaders(opened) as (loader,):
         next(loader)
-        for lane in loader._lanes.values():
+        for lane in loader._rank.lanes.values():
             assert sum(lane.ledger.credits) == 0
             assert sum(lane.ledger.shares) == 1 << 20
-        assert [lane.ledger.shares[0] for lane in loader._lanes.values()][2:] == [0, 0]
-        assert [lane.ledger.credits[0] for lane in loader._lanes.values()][2:] == [0, 0]
+        assert [lane.ledger.shares[0] for lane in loader._rank.lanes.values()][2:] == [0, 0]
+        assert [lane.ledger.credits[0] for lane in loader._rank.lanes.values()][2:] == [0, 0]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -212,7 +212,7 @@ def test_empty_documents_at_the_end_are_counted_and_end_the_run() -> None:
     )
     with loaders(open_small(recipe)) as (loader,):
         assert [read(batch.inputs[0]) for batch in loader] == ["ab", "cd"]
-        (lane,) = loader._lanes.values()
+        (lane,) = loader._rank.lanes.values()
         assert lane.end is not None
         assert lane.end.cursors[0] == (5, 0, 0)
         assert dict(lane._counts[0]) == {"empty": 3}
@@ -306,7 +306,7 @@ def test_the_mix_is_within_its_bound_under_redistribution() -> None:
     bound = (2 + 1 + 1 / 2) * 10 * (1 << 20) + 2 * 16 * (1 << 20)
     with loaders(opened) as (loader,):
         for _ in loader:
-            for lane in loader._lanes.values():
+            for lane in loader._rank.lanes.values():
                 assert sum(lane.ledger.credits) == 0
                 assert max(map(abs, lane.ledger.credits)) <= bound
 

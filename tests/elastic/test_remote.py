@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.elastic.test_workers import SLACK_S, own_threads, session, wait_for_none_of
 from tests.helpers import (
     digest_of,
     digests,
@@ -34,6 +33,7 @@ from tests.helpers import (
     write_tokenizer,
 )
 from tests.servers import Bucket, FileServer, Switches, http_server, s3_server
+from tests.waiting import SLACK_S, own_threads, session, wait_for_none_of, wait_until
 from zephon import digest, feed, retries, step_digest, views
 from zephon.dataset import Dataset
 from zephon.errors import DataError
@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[2]
 STEPS = 12
 NUM_FILES = 6
 PER_FILE = 40
-QUICK = retries.Limits(tries=6, total_s=3, request_s=1, first_wait_s=0.01)
+QUICK = retries.Limits(tries=6, total_s=60, request_s=20, first_wait_s=0.01)
 THREADS = LoaderOptions(workers=2)
 PROCESSES = LoaderOptions(executor="processes", workers=1)
 
@@ -268,16 +268,15 @@ def test_a_spool_smaller_than_the_data_gives_the_same_steps(
 def test_the_chunks_of_a_block_are_read_together(
     tmp_path: Path, server: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One block of all documents needs 48 chunks; one after the other they would take 2.4 s and more."""
+    """One block of all documents needs 48 chunks; none is given before so many are asked for at once."""
     monkeypatch.setattr(feed, "MIN_BLOCK_BYTES", 1 << 16)
     monkeypatch.setattr(feed, "MAX_BLOCK_BYTES", 1 << 16)
     opened = open_small(PARQUET.recipe(serve(server, PARQUET.files()), tmp_path), tmp_path / "cache")
-    server.switches.latency_s = 0.05
+    server.switches.together = 8
     server.switches.requests.clear()
-    begun = time.monotonic()
     digests(opened, STEPS, 1, THREADS)
     assert len(server.switches.requests) >= 48
-    assert time.monotonic() - begun < 1.5
+    assert server.gathered.is_set()
 
 
 # What cannot pass: one error, in seconds --------------------------------------------------------------------
@@ -289,7 +288,7 @@ def read_on(loader: Loader, num_steps: int = 400) -> str:
     with pytest.raises(DataError) as caught:  # noqa: PT012
         for _ in range(num_steps):
             next(loader)
-    assert time.monotonic() - begun < QUICK.total_s + SLACK_S
+    assert time.monotonic() - begun < 2 * SLACK_S
     return str(caught.value)
 
 
@@ -386,17 +385,10 @@ def test_close_ends_a_wait_for_a_server_that_hangs(
         assert not hung.is_set()
         begun = time.monotonic()
         loader.close()
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < SLACK_S
         reader.join(SLACK_S)
         assert hung.is_set()
     wait_until(lambda: not own_threads())
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # A process of its own ---------------------------------------------------------------------------------------
@@ -457,7 +449,7 @@ def program(tmp_path: Path, arguments: list[str], **variables: str) -> Iterator[
     finally:
         with suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)
-        running.communicate(timeout=20)
+        running.communicate(timeout=60)
 
 
 def wait_for_step(running: subprocess.Popen[str]) -> None:
@@ -491,7 +483,7 @@ def test_an_interrupt_ends_a_run_whose_server_hangs(
         time.sleep(0.3)
         begun = time.monotonic()
         os.killpg(running.pid, signal.SIGINT)
-        _, errors = running.communicate(timeout=20)
+        _, errors = running.communicate(timeout=60)
         assert time.monotonic() - begun < 2 + SLACK_S
         assert running.returncode == -signal.SIGINT
         assert errors.rstrip().endswith("KeyboardInterrupt")
@@ -509,7 +501,7 @@ def test_an_interrupt_ends_an_opening_whose_server_hangs(tmp_path: Path, server:
         time.sleep(0.5)
         begun = time.monotonic()
         os.killpg(running.pid, signal.SIGINT)
-        _, errors = running.communicate(timeout=20)
+        _, errors = running.communicate(timeout=60)
         assert time.monotonic() - begun < 2 + SLACK_S
         assert errors.rstrip().endswith("KeyboardInterrupt")
 
@@ -527,7 +519,7 @@ def test_no_secret_is_shown_or_written(executor: str, tmp_path: Path, server: Fi
         assert all(request.endswith("?part=1&sig=c1pher") for request in server.switches.requests)
         server.files.clear()
         let_run(running)
-        output, errors = running.communicate(timeout=20)
+        output, errors = running.communicate(timeout=60)
     assert running.returncode == 1
     assert "is not there" in errors
     assert "${THE_SIGNATURE}" in output

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import digest_of, digests, loaders, make_recipe, open_small, take_steps, union, words
+from tests.waiting import PATIENCE_S, own_threads, wait_until, within
 from zephon.errors import ZephonError
 from zephon.loader import Loader
 from zephon.mixture import Ledger
@@ -116,27 +117,9 @@ def test_rows_are_mixed_no_further_ahead_than_the_lead(lead_steps: int) -> None:
     with loaders(open_small(recipe({0: WEB})), 1, options, updates=updates) as ranks:
         for step in range(4):
             take_steps(ranks, 1)
-            deadline = time.monotonic() + 5
-            while updates.asked[-1] < step + lead_steps and time.monotonic() < deadline:
-                time.sleep(0.001)
-            time.sleep(0.02)
+            wait_until(lambda step=step: updates.asked[-1] >= step + lead_steps)  # type: ignore[misc]
+            time.sleep(0.02)  # no further
             assert updates.asked[-1] == step + lead_steps
-
-
-@dataclass
-class TimedOut(Exception):
-    """The steps did not come."""
-
-
-def within(seconds: float, function: Any) -> Any:
-    """Returns what `function` returns; an error where that takes longer."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(function()), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not found:
-        raise TimedOut
-    return found[0]
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -144,7 +127,7 @@ def test_a_lead_of_no_steps_does_not_wait_for_ever(prefetch: int) -> None:
     """Nothing is mixed before the step before it is delivered; the step asked for is."""
     options = LoaderOptions(workers=1, prefetch=prefetch)
     with loaders(open_small(recipe({0: WEB})), 1, options, updates=Updates(lead_steps=0)) as ranks:
-        assert len(within(5, lambda: take_steps(ranks, 3))) == 3
+        assert len(within(PATIENCE_S, lambda: take_steps(ranks, 3))) == 3
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -156,7 +139,7 @@ def test_a_restored_loader_with_updates_goes_on(prefetch: int) -> None:
     options = LoaderOptions(workers=1, prefetch=prefetch)
     with loaders(opened, 1, options, updates=Updates()) as ranks:
         ranks[0].load_state_dict(state)
-        steps = within(5, lambda: take_steps(ranks, 4))
+        steps = within(PATIENCE_S, lambda: take_steps(ranks, 4))
         assert [digest_of(step) for step in steps] == expected[8:]
 
 
@@ -185,10 +168,7 @@ def test_a_state_says_nothing_of_an_update_that_is_only_prefetched() -> None:
     options = LoaderOptions(workers=1, prefetch=8)
     with loaders(opened, 1, options, updates=updates) as ranks:
         take_steps(ranks, 3)
-        deadline = time.monotonic() + 5
-        while updates.asked[-1] < 4 and time.monotonic() < deadline:
-            time.sleep(0.001)
-        time.sleep(0.02)
+        wait_until(lambda: updates.asked[-1] >= 4)
         assert union(ranks) == expected
 
 
@@ -196,8 +176,7 @@ def test_closing_wakes_a_loader_that_waits_for_its_lead() -> None:
     options = LoaderOptions(workers=1, prefetch=50)
     with loaders(open_small(recipe({0: WEB})), 1, options, updates=Updates()) as ranks:
         next(ranks[0])
-    time.sleep(0.3)
-    assert not [thread for thread in threading.enumerate() if thread.name == "zephon-rows"]
+    wait_until(lambda: "zephon-rows" not in own_threads())
 
 
 # Agreeing with other ranks ----------------------------------------------------------------------------------

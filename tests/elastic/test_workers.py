@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -16,15 +15,20 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import Letters, loaders, make_recipe, open_small, take_steps, words
+from tests.waiting import (
+    SLACK_S,
+    own_threads,
+    session,
+    wait_for_none_of,
+    wait_until,
+    workers_of_this_process,
+)
 from zephon import feed
 from zephon.errors import WorkerError, ZephonError
 from zephon.loader import Loader
 from zephon.options import LoaderOptions
 
 ROOT = Path(__file__).parents[2]
-SLACK_S = 2.0
-"""For a machine that does other things too."""
-
 PROGRAM = """
 import sys
 from tests.helpers import make_recipe, open_small, words
@@ -59,26 +63,6 @@ def processes(small_blocks: None) -> Iterator[Loader]:
         yield loader
 
 
-def wait_for_none_of(pids: list[int], seconds: float) -> list[int]:
-    """Returns the processes that are alive after `seconds`; comes back when there are none."""
-    deadline = time.monotonic() + seconds
-    while (alive := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return alive
-
-
-def is_alive(pid: int) -> bool:
-    """Returns whether the process runs; one that ended and waits to be reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def workers_of_this_process() -> list[int]:
-    return [child.pid for child in multiprocessing.active_children() if child.pid]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda how: how.name)
 def test_a_worker_that_is_killed_is_an_error_in_seconds(processes: Loader, how: signal.Signals) -> None:
@@ -105,39 +89,38 @@ def test_closing_ends_the_worker_processes(processes: Loader) -> None:
     assert wait_for_none_of(pids, SLACK_S) == []
 
 
-def own_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("zephon")]
-
-
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 def test_closing_ends_the_threads(prefetch: int) -> None:
     opened = open_small(make_recipe())
     with loaders(opened, 1, LoaderOptions(workers=3, prefetch=prefetch)) as ranks:
         take_steps(ranks, 2)
         assert own_threads()
-    deadline = time.monotonic() + 1 + SLACK_S
-    while own_threads() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert own_threads() == []
+    wait_until(lambda: not own_threads())
 
 
-class Sleeping(Letters):
-    """An encoder that hangs."""
+class Hanging(Letters):
+    """An encoder that hangs until it is let go."""
+
+    def __init__(self, go: threading.Event) -> None:
+        super().__init__(eos=True)
+        self.go = go
 
     def encode(self, texts: list[str]):  # type: ignore[no-untyped-def]
-        time.sleep(4)
+        assert self.go.wait(60)
         return super().encode(texts)
 
 
 def test_a_worker_that_sleeps_is_an_error_after_the_time_given() -> None:
     from dataclasses import replace
 
-    opened = replace(open_small(make_recipe()), encoder=Sleeping(eos=True))
+    go = threading.Event()
+    opened = replace(open_small(make_recipe()), encoder=Hanging(go))
     loader = Loader(opened, LoaderOptions(workers=1, worker_timeout_s=0.3))
     start = time.monotonic()
     with pytest.raises(WorkerError, match=r"no block within 0\.3 s"):
         next(loader)
     assert time.monotonic() - start < 0.3 + SLACK_S
+    go.set()
     loader.close()
 
 
@@ -164,20 +147,6 @@ def started(tmp_path: Path, executor: str, ending: str) -> Iterator[subprocess.P
         with suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)
         running.communicate(timeout=20)
-
-
-def session(leader: int) -> list[int]:
-    """Returns the processes of the session that `leader` began."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[3]) == leader:
-                found.append(int(entry.name))
-    return found
 
 
 @pytest.mark.slow

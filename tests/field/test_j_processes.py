@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from tests.elastic.endings import run_leg
 from tests.field import dying
 from tests.field.corpora import dataset_of, open_here, recipe_of
 from tests.helpers import words
+from tests.waiting import SLACK_S, session, wait_for_none_of, workers_of_this_process
 from zephon import feed, lane
 from zephon.dataset import Dataset
 from zephon.errors import WorkerError
@@ -28,8 +28,6 @@ from zephon.recipe import Recipe
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-SLACK_S = 5.0
-"""For a machine that does other things too."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,26 +50,6 @@ def recipe_over_files(folder: Path) -> Recipe:
     web = dataset_of(folder, "web", words("web", 400), "jsonl")
     code = dataset_of(folder, "code", words("code", 400), "parquet")
     return recipe_of(folder, web, code, lanes=4, global_batch_size=8)
-
-
-def workers_of_this_process() -> list[int]:
-    return [child.pid for child in multiprocessing.active_children() if child.pid]
-
-
-def is_alive(pid: int) -> bool:
-    """Returns whether the process runs; one that ended and waits to be reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_for_none_of(pids: list[int], seconds: float) -> list[int]:
-    """Returns the processes that are alive after `seconds`; comes back when there are none."""
-    deadline = time.monotonic() + seconds
-    while (alive := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return alive
 
 
 @pytest.mark.parametrize(
@@ -154,19 +132,7 @@ def started(folder: Path, executor: str, last: str) -> Iterator[subprocess.Popen
     finally:
         with suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)
-        running.communicate(timeout=20)
-
-
-def session(leader: int) -> list[int]:
-    """Returns the processes of the session that `leader` began."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == leader:
-                    found.append(int(entry.name))
-    return found
+        running.communicate(timeout=60)
 
 
 def test_a_run_that_is_killed_is_in_nobody_s_way(tmp_path: Path) -> None:
@@ -183,7 +149,7 @@ def test_a_run_that_is_killed_is_in_nobody_s_way(tmp_path: Path) -> None:
         assert len(pids) >= 3
         begun = time.monotonic()
         first.kill()
-        first.communicate(timeout=20)
+        first.communicate(timeout=60)
         assert first.returncode == -signal.SIGKILL
         assert wait_for_none_of(pids, 5 + SLACK_S) == []
         assert time.monotonic() - begun < 5 + SLACK_S

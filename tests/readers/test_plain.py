@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.servers import http_server
+from tests.waiting import SLACK_S
 from zephon import retries
 from zephon.dataset import Dataset
 from zephon.errors import DataError
@@ -86,7 +87,7 @@ def test_a_request_to_stop_ends_reads_of_remote_files(tmp_path: Path) -> None:
         threading.Timer(0.2, stop.set).start()
         with retries.stop_on(stop), pytest.raises(DataError, match="was given up"):
             read_all(reader)
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < SLACK_S
 
 
 def test_what_is_not_utf_8_is_a_fault(data: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from torch.distributed import TCPStore
 
 from zephon import step_digest
-from zephon.runfolder import read_batches
+from zephon.batchlog import read_batches
 
 LOSS = "loss_metrics/global_avg_loss"
 HELD_OUT = "validation_metrics/loss"

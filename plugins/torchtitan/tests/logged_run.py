@@ -30,7 +30,7 @@ from zephon import (
     write_state_file,
 )
 from zephon.batch import RowDigest
-from zephon.runfolder import read_batches
+from zephon.batchlog import read_batches
 from zephon_curriculum.log.entries import Accepted, Entry, Proposal, Refused
 from zephon_curriculum.log.folder import CurriculumLog
 from zephon_curriculum.log.follow import open_updates
@@ -40,7 +40,7 @@ from zephon_torchtitan.rank import RankLoader
 from zephon_torchtitan.recipes import TrainerValues, read_recipe
 
 STEPS = 12
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,6 @@ class Rank:
 
 def run_rank(rank: Rank) -> None:
     """Trains as `python -m zephon_torchtitan.cpu` does, or calls; the whole life of the process."""
-    os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(
         PARENT_DEATH_SIGNAL, signal.SIGKILL
     )  # the server ends with the tests, however these end
@@ -46,6 +45,7 @@ def run_rank(rank: Rank) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     faulthandler.enable()  # SIGABRT writes where it stands
+    os.setpgid(0, 0)  # from here on it can be signalled
     os.environ.clear()
     os.environ.update(rank.environment)
     sys.argv = ["rank", *rank.arguments]

@@ -21,7 +21,7 @@ from torch.distributed import TCPStore
 
 from plugins.torchtitan.tests.rank_process import Rank, run_rank
 from zephon import step_digest
-from zephon.runfolder import read_batches
+from zephon.batchlog import read_batches
 
 ROOT = Path(__file__).resolve().parents[3]
 PLUGIN = Path(__file__).resolve().parents[1]
@@ -84,7 +84,7 @@ def run_job(
     kill: tuple[int, int] | None = None,
     call: Callable[[], None] | None = None,
     grace_s: float = 5.0,
-    timeout_s: float = 90.0,
+    timeout_s: float = 150.0,
 ) -> Job:
     """Returns how a job of `world_size` ranks ended; `arguments` are TorchTitan's, without the dump folder.
 
@@ -111,7 +111,9 @@ def run_job(
             )
             processes.append(_context().Process(target=run_rank, args=(described,)))
             processes[-1].start()
-        in_time = _wait(processes, started + timeout_s, grace_s)
+        while not all(map(_can_be_signalled, processes)):
+            time.sleep(0.005)
+        in_time = _wait(processes, time.monotonic() + timeout_s, grace_s)
     finally:
         for process in processes:
             _signal(process, signal.SIGKILL)
@@ -197,6 +199,15 @@ def _wait(processes: Sequence[BaseProcess], deadline: float, grace_s: float) -> 
                 _signal(process, signal.SIGTERM if now < failed_at + grace_s + 3 else signal.SIGKILL)
         time.sleep(0.02)
     return True
+
+
+def _can_be_signalled(process: BaseProcess) -> bool:
+    """Returns whether a rank has its own group and log, or has ended."""
+    assert process.pid is not None
+    try:
+        return os.getpgid(process.pid) == process.pid
+    except ProcessLookupError:
+        return True
 
 
 def _signal(process: BaseProcess, number: int) -> None:

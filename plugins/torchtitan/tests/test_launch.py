@@ -11,7 +11,14 @@ from tokenizers import Tokenizer
 
 from plugins.torchtitan.tests.corpus import Corpus, write_tokenizer
 from zephon import CheckError, Opened, open_recipe
-from zephon_torchtitan.launch import REFUSED, check_rank, check_tokenizer, report, together
+from zephon_torchtitan.launch import (
+    REFUSED,
+    check_rank,
+    check_tokenizer,
+    check_vocabulary,
+    report,
+    together,
+)
 from zephon_torchtitan.recipes import TrainerValues, read_recipe
 
 
@@ -91,4 +98,15 @@ def test_check_rank_raises_all_errors_at_once(corpus: Corpus) -> None:
         check_rank(recipe, 3, 2, probe_s=0.1)
     assert "lanes" in str(caught.value)
     fits = read_recipe(str(corpus.recipe), (), values)
-    check_rank(fits, 2, 2, probe_s=0.1)
+    assert check_rank(fits, 2, 2, probe_s=0.1).vocab_size == 258
+
+
+@pytest.mark.parametrize("model", [SimpleNamespace(), SimpleNamespace(vocab_size=-1)])
+def test_a_model_that_does_not_say_its_vocabulary_is_not_compared(model: object) -> None:
+    check_vocabulary(258, model)
+
+
+def test_the_last_id_of_a_tokenizer_must_be_in_the_models_vocabulary() -> None:
+    check_vocabulary(258, SimpleNamespace(vocab_size=258))
+    with pytest.raises(ValueError, match="has 258 ids and the model's vocabulary 257; take"):
+        check_vocabulary(258, SimpleNamespace(vocab_size=257))

@@ -57,7 +57,7 @@ def command(data: Path, dump: Path, *arguments: str) -> subprocess.CompletedProc
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
         check=False,
     )
 
@@ -85,7 +85,7 @@ def test_a_wrong_number_of_processes(given: tuple[str, ...]) -> None:
         [sys.executable, "-m", "zephon_torchtitan.cpu", "--processes", *given],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 1
@@ -97,7 +97,7 @@ def test_a_command_without_a_config_says_what_is_missing() -> None:
         [sys.executable, "-m", "zephon_torchtitan.cpu", "--help"],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 1

@@ -1,6 +1,7 @@
 """The adapter of the contract after 0.3.0, against a stand-in: no release has that contract yet.
 
-Each test runs in a process of its own, whose `torchtitan.components` has one package more.
+Each test runs in a process of its own, whose `torchtitan.components` has one package more; all are forked
+from one, which has imported it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -27,21 +30,36 @@ def build(rank=0, size=1, rows=2, **fields):
     config = ZephonDataLoader.Config(recipe=sys.argv[2], executor="inline", **fields)
     return config.build(dp_world_size=size, dp_rank=rank, tokenizer=None, max_context_length=16,
                         num_tokens_per_batch=16 * rows)
+
+import os, traceback
+for code in sys.stdin:
+    child = os.fork()
+    if not child:
+        try:
+            exec(json.loads(code))
+        except BaseException:
+            print(traceback.format_exc())
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("END", flush=True)
 """
+Run = Callable[[str], str]
 
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a recipe of 64 documents, four lanes, four rows a step."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
+    folder = tmp_path_factory.mktemp("next_contract")
     vocabulary = {letter: i for i, letter in enumerate("0123456789 [unk]")}
     tokenizer = Tokenizer(models.BPE(vocab={k: v for k, v in vocabulary.items() if len(k) == 1}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"))
     lines = [json.dumps({"text": f"{i:02d} " * (1 + i % 5)}) for i in range(64)]
-    (tmp_path / "numbers.jsonl").write_text("\n".join(lines))
-    path = tmp_path / "recipe.toml"
+    (folder / "numbers.jsonl").write_text("\n".join(lines))
+    path = folder / "recipe.toml"
     path.write_text(
         "seed = 3\nglobal_batch_size = 4\n"
         '[tokenize]\ntokenizer = "tokenizer.json"\n[packing]\nkind = "wrap"\n'
@@ -51,20 +69,28 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def run(code: str, recipe: Path) -> str:
-    """Returns what `code` prints in a process with the stand-in."""
-    command = [sys.executable, "-c", HEAD + code, str(STAND_IN), str(recipe)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert found.returncode == 0, found.stderr
-    return found.stdout
+@pytest.fixture(scope="module")
+def run(recipe: Path) -> Iterator[Run]:
+    """Returns what gives what `code` prints in a process with the stand-in."""
+    command = [sys.executable, "-c", HEAD, str(STAND_IN), str(recipe)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asked, printed = process.stdin, process.stdout
+
+        def run(code: str) -> str:
+            print(json.dumps(code), file=asked, flush=True)
+            return "".join(takewhile("END\n".__ne__, printed))
+
+        yield run
 
 
-def test_it_is_chosen_by_where_the_loaders_lie(recipe: Path) -> None:
-    found = run("print(ZephonDataLoader.__module__, issubclass(ZephonDataLoader, BaseDataLoader))", recipe)
+def test_it_is_chosen_by_where_the_loaders_lie(run: Run) -> None:
+    found = run("print(ZephonDataLoader.__module__, issubclass(ZephonDataLoader, BaseDataLoader))")
     assert found.split() == ["zephon_torchtitan.next_contract", "True"]
 
 
-def test_rows_are_folded_and_are_those_of_the_core(recipe: Path) -> None:
+def test_rows_are_folded_and_are_those_of_the_core(run: Run) -> None:
     code = """
 loader = build()
 inputs, labels = next(iter(loader))
@@ -83,20 +109,20 @@ try:
 except z.ZephonError:
     print("closed")
 """
-    assert run(code, recipe).split() == ["closed"]
+    assert run(code).split() == ["closed"]
 
 
-def test_one_dict_where_that_is_what_a_batch_is(recipe: Path) -> None:
+def test_one_dict_where_that_is_what_a_batch_is(run: Run) -> None:
     code = """
 import torchtitan.components.data.types as types
 types.TrainingMicrobatch = object
 batch = next(iter(build()))
 print(*sorted(batch))
 """
-    assert run(code, recipe).split() == ["input", "labels", "num_valid_tokens", "positions"]
+    assert run(code).split() == ["input", "labels", "num_valid_tokens", "positions"]
 
 
-def test_two_ranks_go_on_from_the_state_of_one(recipe: Path) -> None:
+def test_two_ranks_go_on_from_the_state_of_one(run: Run) -> None:
     code = """
 def rows(loader, count):
     return [tuple(batch[0]["input"].tolist()) for batch, _ in zip(iter(loader), range(count))]
@@ -113,10 +139,10 @@ for rank in range(2):
 merged = [a + b for a, b in zip(*parts)]
 print(merged == expected, len(set(expected)) == 2)
 """
-    assert run(code, recipe).split() == ["True", "True"]
+    assert run(code).split() == ["True", "True"]
 
 
-def test_a_batch_of_broken_rows_is_refused(recipe: Path) -> None:
+def test_a_batch_of_broken_rows_is_refused(run: Run) -> None:
     code = """
 config = ZephonDataLoader.Config(recipe=sys.argv[2])
 try:
@@ -124,10 +150,10 @@ try:
 except SystemExit as end:
     print(end.code)
 """
-    assert run(code, recipe).split() == ["3"]
+    assert run(code).split() == ["3"]
 
 
-def test_a_pass_ends_and_padding_is_refused_in_training(recipe: Path) -> None:
+def test_a_pass_ends_and_padding_is_refused_in_training(run: Run) -> None:
     code = """
 padded = ("when_exhausted=pad", "datasets.numbers.max_epochs=1")
 one_pass = build(repeat=False)
@@ -139,7 +165,7 @@ try:
 except SystemExit as end:
     print(end.code)
 """
-    assert run(code, recipe).split() == ["True", "None", "3"]
+    assert run(code).split() == ["True", "None", "3"]
 
 
 def test_its_length() -> None:

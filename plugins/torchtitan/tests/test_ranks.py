@@ -16,7 +16,7 @@ def test_a_job_over_time_is_ended_and_says_where_it_stood(titan: Titan, tmp_path
     started = time.monotonic()
     with pytest.raises(AssertionError, match=r"did not end within 1\.0 s") as caught:
         titan.run(2, tmp_path, "--training.steps", "100000", timeout_s=1.0)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert "Fatal Python error: Aborted" in str(caught.value)
     assert not left_over(str(tmp_path))
 
@@ -25,7 +25,7 @@ def test_ranks_that_wait_for_a_dead_one_are_ended(titan: Titan, tmp_path: Path) 
     job = titan.run(2, tmp_path, kill=(0, 2), grace_s=0.2)
     assert job.codes[0] == -9
     assert job.codes[1] != 0
-    assert job.wall_s < 30
+    assert job.wall_s < 60
     assert not left_over(str(tmp_path))
 
 

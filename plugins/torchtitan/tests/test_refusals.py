@@ -26,7 +26,7 @@ def check_refused(job: Job, *parts: str, num_tracebacks: int = 0) -> None:
     assert job.log.count("Traceback") == num_tracebacks, job.tail()
     assert not job.losses
     assert not job.digests
-    assert job.wall_s < 45
+    assert job.wall_s < 100
 
 
 CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -81,7 +81,9 @@ def test_a_tokenizer_that_is_not_the_trainers(titan: Titan, tmp_path: Path) -> N
 
 def test_a_vocabulary_that_is_larger_than_the_models(titan: Titan, tmp_path: Path) -> None:
     large = write_tokenizer(tmp_path / "large", num_more=100)
-    check_refused(titan.run(2, tmp_path / "dump", "--hf-assets-path", str(large)), "358", "320")
+    job = titan.run(2, tmp_path / "dump", "--hf-assets-path", str(large))
+    check_refused(job, "358", "320")
+    assert "Building" not in job.log  # what TorchTitan logs ahead of the model
 
 
 def test_a_tokenizer_that_is_not_there(titan: Titan, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def stock() -> Trainer.Config:
     config.training.global_batch_size = GLOBAL_BATCH_SIZE
     config.training.steps = STEPS
     config.training.mixed_precision_param = "float32"
+    config.activation_checkpoint = None
     config.metrics.enable_tensorboard = True
     config.metrics.disable_color_printing = True
     config.lr_scheduler.warmup_steps = 0
@@ -63,7 +64,7 @@ def _model() -> llama3.Llama3Model.Config:
         ),
         layers=llama3._build_llama3_layers(
             fuse_qkv=True,
-            n_layers=2,
+            n_layers=1,
             dim=dim,
             n_heads=num_heads,
             hidden_dim=128,
