@@ -4,6 +4,8 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 ARGS ?=
+# Processes that share the tests, a file to each at a time; 0: in this one, for --pdb.
+JOBS ?= 2
 
 # Members of the workspace: those that every target installs, and those with a trainer behind them.
 MEMBERS := curriculum plugins/example
@@ -22,7 +24,7 @@ help:
 	@echo "make demo    a tour that needs no network"
 	@echo "make demo-titan   TorchTitan on this machine's CPUs: 1, 2 and 4 processes, a resume, the stock loader"
 	@echo "make check   formatting, lint, types"
-	@echo "make test    the tests; ARGS=... goes to pytest"
+	@echo "make test    the tests, in JOBS=2 processes; ARGS=... goes to pytest"
 	@echo "make test-full   these with new random examples, and the whole matrix of trainers"
 	@echo "make bench   the measurements; ARGS=... goes to benchmarks/bench.py"
 	@echo "make experiment   the held-out loss on 1 to 8 processes, stock loader and ours; about half an hour"
@@ -37,10 +39,10 @@ check: .venv/.check
 	@$(BIN)/mypy $(TYPED)
 
 test: .venv/.test
-	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS) $(ARGS)
 
 test-full: .venv/.test
-	@$(BIN)/python -m pytest $(TESTS) -m "" --hypothesis-profile=search $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS) -m "" --hypothesis-profile=search $(ARGS)
 
 demo-titan: .venv/.titan
 	@cd plugins/torchtitan && $(CURDIR)/$(BIN)/python -m experiment.compare --folder $(CURDIR)/runs/titan $(ARGS)
