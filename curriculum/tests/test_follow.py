@@ -31,7 +31,7 @@ from tests.log_cases import (
     with_recipe,
 )
 from zephon import Loader, LoaderOptions, StateError
-from zephon_curriculum.log import leader
+from zephon_curriculum.controllers import protocol
 from zephon_curriculum.log.attempts import Attempt
 from zephon_curriculum.log.entries import Accepted, Decision, RecipeChange, Refused
 from zephon_curriculum.log.folder import CurriculumLog
@@ -179,8 +179,15 @@ def test_a_recipe_edited_amid_skipped_rows_begins_behind_them(tmp_path: Path) ->
     assert found == fresh(tmp_path, 11)[5:]
     assert CurriculumLog(tmp_path).read()[-1].body.step == 9  # type: ignore[union-attr]
     sooner = with_recipe(OPENED, recipe({**STAGES, 8: {"web": 0, "code": 1, "math": 3}}))
-    with run(sooner, tmp_path, state) as ranks, pytest.raises(StateError, match="differs from the run's at"):
+    says = "differs from the run's at step 8\n(.*\n)*  cure: .*or go on from a state of step 4 or earlier"
+    with run(sooner, tmp_path, state) as ranks, pytest.raises(StateError, match=says):
         ranks.steps(1)
+    with run(sooner, tmp_path) as ranks:
+        found = ranks.steps(4)
+        state = ranks.state()
+    with run(sooner, tmp_path, state) as ranks:
+        found += ranks.steps(6)
+    assert found == fresh(tmp_path, 10)
 
 
 # Storage and ranks ------------------------------------------------------------------------------------------
@@ -420,7 +427,7 @@ def test_a_recipe_restored_inside_a_step_changes_what_is_behind_the_lead(tmp_pat
 
 
 def steered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(leader, "find_plugin", lambda role, kind: lambda config, context: Chase())
+    monkeypatch.setattr(protocol, "find_plugin", lambda role, kind: lambda config, context: Chase())
     return replace(OPENED, recipe=replace(OPENED.recipe, controller={"kind": "chase"}))
 
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.helpers import digests, open_small
 from tests.log_cases import INLINE, Chase, Ranks, final_table, propose, recipe, run, with_recipe
 from zephon import LoaderOptions
-from zephon_curriculum.log import leader
+from zephon_curriculum.controllers import protocol
 from zephon_curriculum.log.folder import CurriculumLog
 from zephon_curriculum.log.history import History
 from zephon_curriculum.log.steps import AmendError
@@ -53,7 +53,7 @@ class FollowedRun(RuleBasedStateMachine):
     @initialize(world=st.sampled_from([1, 2, 4]), options=st.sampled_from(OPTIONS), steered=st.booleans())
     def begin(self, world: int, options: LoaderOptions, steered: bool) -> None:
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(leader, "find_plugin", lambda role, kind: lambda config, context: Chase())
+        patch.setattr(protocol, "find_plugin", lambda role, kind: lambda config, context: Chase())
         if steered:
             self.opened = replace(OPENED, recipe=replace(OPENED.recipe, controller={"kind": "chase"}))
         self._open(None, world, options)

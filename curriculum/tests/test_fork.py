@@ -91,9 +91,29 @@ def test_a_fork_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError("No space left on device")
 
     monkeypatch.setattr(CurriculumLog, "append", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(
+        StateError, match=r"new/fork'\n  got:  No space left on device\n.*\n  cure: make room"
+    ):
         fork_run(made, 6, tmp_path / "new" / "fork")
     assert not list((tmp_path / "new").iterdir())
+    for name in ("run/recipe.toml/new", "n" * 250, "n" * 300):  # below a file, and too long
+        with pytest.raises(StateError, match=f"no fork can be made at '{tmp_path}/{name}'\n  got: "):
+            fork_run(made, 6, tmp_path / name)
+
+
+@pytest.mark.parametrize("into", ["new", "new/fork"])
+def test_a_fork_breaks_no_log_by_lying_in_it(into: str, tmp_path: Path) -> None:
+    made = parent(tmp_path / "run")
+    (tmp_path / "named").symlink_to("run/curriculum")
+    before = contents(made)
+    for folder in ("run/curriculum", "named"):
+        with pytest.raises(
+            StateError, match=r"got:  it is in the curriculum log .*/run/curriculum, which has"
+        ):
+            fork_run(made, 6, tmp_path / folder / into)
+    assert contents(made) == before
+    fork_run(made, 6, made / "forks" / into)  # a run folder may have more
+    assert len(log_of(made).read()) == 5
 
 
 def test_a_fork_takes_the_place_of_an_empty_folder_and_of_no_other(

@@ -18,7 +18,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.helpers import digests, open_small
 from tests.log_cases import STAGES, Chase, final_table, propose, recipe, run, verdict, with_recipe
 from zephon import StateError
-from zephon_curriculum.log import leader, store
+from zephon_curriculum.controllers import protocol
+from zephon_curriculum.log import store
 from zephon_curriculum.log.entries import Accepted
 from zephon_curriculum.log.folder import CurriculumLog
 from zephon_curriculum.log.history import History
@@ -83,7 +84,7 @@ def test_a_run_goes_on_beside_a_file_without_its_end_and_says_so_once(
 ) -> None:
     """A verdict and a controller's decisions wait for the file to go; all ranks go on meanwhile."""
     caplog.set_level(logging.WARNING, "zephon")
-    monkeypatch.setattr(leader, "find_plugin", lambda role, kind: lambda config, context: Chase())
+    monkeypatch.setattr(protocol, "find_plugin", lambda role, kind: lambda config, context: Chase())
     steered = replace(OPENED, recipe=replace(OPENED.recipe, controller={"kind": "chase"}))
     with run(steered, tmp_path, world=2) as ranks:
         found = ranks.steps(1)
@@ -269,6 +270,23 @@ def test_a_folder_without_hard_links_that_is_full_keeps_no_half_entry(
     with pytest.raises(OSError, match="No space left"):
         place.create("000001.json", HALF)
     assert sorted(listing(tmp_path)) == ["000000.json"]
+
+
+def test_a_start_and_a_proposal_say_that_the_storage_is_away(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> bytes:
+        raise OSError("SlowDown")
+
+    with run(OPENED, url, poll_s=0.0) as ranks:
+        ranks.steps(1)
+        monkeypatch.setattr(Refusing, "cat_file", away)
+        for asks in (
+            lambda: propose(url, at_step=9, retire=("web",)),
+            lambda: run(OPENED, url, poll_s=0.0).__enter__(),
+        ):
+            with pytest.raises(StateError, match=f"{url}.* cannot be read\n  got:  SlowDown\n"):
+                asks()
 
 
 def test_a_look_at_storage_that_is_away_is_no_hang(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,15 @@ def test_epochs_as_a_budget_set_the_steps() -> None:
         plan(recipe)
 
 
+@pytest.mark.parametrize(("error", "is_told"), [(0.0, False), (0.01, False), (0.2, True)])
+def test_an_end_that_the_interval_allows_is_told(error: float, is_told: bool) -> None:
+    """Of 680 tokens 576 are drawn."""
+    web = Dataset.from_documents("web", sized(40, (16,)), max_epochs=1)
+    recipe = make_recipe(datasets=(web,), seq_len=16, total_steps=9, when_exhausted="pad")
+    found = plan(recipe, estimates=estimates(known("web", 40, 17, error)))
+    assert any(text.startswith("web: may end in this run") for text in found.warnings) == is_told
+
+
 def test_warnings_name_what_cannot_be() -> None:
     documents = {"web": sized(400, (50,)), "tiny": sized(5, (900,)), "never": ["x"], "gone": ["y"]}
     only_web = {"web": 1, "tiny": 0, "never": 0, "gone": 0}

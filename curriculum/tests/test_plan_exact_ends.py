@@ -240,6 +240,79 @@ def test_documents_that_are_dropped_are_not_to_be_read(kind: str) -> None:
     assert all(0.5 * all_of < n < all_of for n, all_of in zip(drawn, whole, strict=True))
 
 
+@pytest.mark.parametrize("kind", ["wrap", "best_fit"])
+@pytest.mark.parametrize("step", [1, 4])
+@pytest.mark.parametrize("skips", [(), ((2, 6),)], ids=str)
+def test_documents_dropped_in_steps_that_are_skipped(
+    kind: str, step: int, skips: tuple[tuple[int, int], ...]
+) -> None:
+    """At step 4 of a skip of [2, 6) lanes pass over some, and draw them no more after it."""
+    web = Dataset.from_documents("web", texts(5, 90, mean=8), max_epochs=1)
+    options = {"pool_documents": 6} if kind == "best_fit" else {}
+    recipe = make_recipe(
+        datasets=(web,), seq_len=32, lanes=2, kind=kind, options=options, when_exhausted="pad"
+    )
+    opened = open_small(recipe)
+    drops = (Drop(step, tuple(("web", "web", record) for record in range(0, 90, 3))),)
+    opened = replace(opened, table=replace(opened.table, drops=drops, skips=skips))
+    (end,) = exact_ends(opened).datasets
+    (drawn,), ((first, last),), _ = really(opened)
+    assert end.unread_tokens == 0
+    assert (end.first, end.last) == (first, last)
+    assert end.drawn_tokens == drawn if not skips else end.drawn_tokens > drawn
+
+
+def test_documents_dropped_after_a_padded_lane_has_read_them() -> None:
+    web = Dataset.from_documents("web", ["x", "y" * 90, "z", "z"], order="identity", max_epochs=1)
+    opened = open_small(make_recipe(datasets=(web,), seq_len=16, lanes=2, when_exhausted="pad", eos=False))
+    drops = (Drop(1, (("web", "web", 0), ("web", "web", 2))),)
+    (end,) = exact_ends(replace(opened, table=replace(opened.table, drops=drops))).datasets
+    assert (end.drawn_tokens, end.unread_tokens, end.first) == (93, 0, 0)
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_padded_lane_may_end_ahead_of_steps_that_are_skipped_or_in_them(lanes: int) -> None:
+    """Four lanes of unlike lengths: the shortest has ended by step 4, and others end within [4, 30)."""
+    web = Dataset.from_documents("web", ["x" * n for n in (20, 90, 90, 300)], order="identity", max_epochs=1)
+    recipe = make_recipe(datasets=(web,), seq_len=16, lanes=lanes, when_exhausted="pad", eos=False)
+    opened = open_small(recipe)
+    opened = replace(opened, table=replace(opened.table, skips=((4, 30),)))
+    (end,) = exact_ends(opened).datasets
+    assert (end.drawn_tokens, end.unread_tokens) == (500, 0)
+    assert (end.first, end.last) == ((1, 4) if lanes == 4 else (4, 4))
+
+
+def test_a_run_that_does_not_end_is_refused_without_a_bound() -> None:
+    web = Dataset.from_documents("web", words("web", 20), max_epochs=1)
+    code = Dataset.from_documents("code", words("code", 20))
+    recipe = make_recipe(datasets=(web, code), when_exhausted="pad")
+    with pytest.raises(ValueError, match=r"the data never end: dataset 'code', .* step 0 on; give `max_"):
+        exact_ends(open_small(recipe))
+    stages = Stages({0: {"web": 1, "code": 1}, 3: {"web": 0, "code": 1}})
+    with pytest.raises(ValueError, match="has a share for ever from step 3 on"):
+        exact_ends(open_small(replace(recipe, schedule=stages, when_exhausted="stop")))
+    assert exact_ends(open_small(replace(recipe, when_exhausted="stop"))).is_over
+    late = Stages({0: {"web": 1, "code": 0}, 300: {"web": 1, "code": 1}})
+    assert exact_ends(open_small(replace(recipe, schedule=late))).is_over
+    recipe = make_recipe(  # step 1 gives what the pools of lanes held that ended in step 0
+        datasets=(Dataset.from_documents("web", ["x" * 9] * 16, max_epochs=1), code),
+        schedule=Stages({0: {"web": 1, "code": 0}, 1: {"web": 1, "code": 1}}),
+        kind="best_fit",
+        options={"pool_documents": 8},
+        when_exhausted="pad",
+    )
+    assert exact_ends(open_small(recipe)).num_steps > 1
+
+
+def test_skips_and_drops_of_a_packer_that_is_flushed_are_refused() -> None:
+    web = Dataset.from_documents("web", words("web", 20), max_epochs=1)
+    opened = open_small(make_recipe(datasets=(web,), flush_every=3, when_exhausted="pad"))
+    (end,) = exact_ends(opened).datasets
+    assert (really(opened)[0], end.unread_tokens) == ([end.drawn_tokens], 0)
+    with pytest.raises(ValueError, match="the packing is flushed every 3 rows"):
+        exact_ends(replace(opened, table=replace(opened.table, skips=((1, 2),))))
+
+
 def test_of_the_documents_that_a_condition_leaves_some_may_be_dropped(tmp_path: Path) -> None:
     lines = [json.dumps({"text": text, "n": i}) for i, text in enumerate(words("web", 60))]
     (tmp_path / "web.jsonl").write_text("\n".join(lines))

@@ -417,6 +417,16 @@ def test_a_command_sent_twice_asks_once_and_says_so(place: Path, call: Call) -> 
             ("--skip-steps", "9:41"),
             "Invalid value: --skip-steps must lie in the run's steps [0, 40), got [9, 41); skip fewer, or",
         ),
+        (("--skip-steps", "9"), "--skip-steps takes A:B, half-open, got '9'; one step alone is 7:8"),
+        (
+            ("--skip-steps", "9:11", "--until", "11"),
+            "--until does not go with --skip-steps, which has no end",
+        ),
+        (("--withdraw", "1", "--until", "11", "--at-step", "9"), "--until does not go with --withdraw"),
+        (
+            ("--skip-steps", "9:11", "--at-step", "10"),
+            "with a < b, and --at-step the first of them, got [9, 11) and 10; without --at-step it is a",
+        ),
         (
             ("--at-step", "9", "--schedule", "no.toml"),
             "'--schedule': file 'no.toml' does not exist",

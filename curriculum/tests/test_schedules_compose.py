@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from zephon import Constant, ScheduleContext, compile_schedule
 from zephon_curriculum import Bounds, Ramp, Repeat, Then
 from zephon_curriculum.schedules.bounds import fill
-from zephon_curriculum.schedules.nested import build
+from zephon_curriculum.schedules.nested import EveryStep, build
 
 CONTEXT = ScheduleContext(names=("web", "code", "math"), total_steps=100, tokens_per_step=1000)
 OPEN = ScheduleContext(names=("web", "code", "math"), total_steps=None, tokens_per_step=1000)
@@ -111,6 +111,12 @@ class Growing:
 def test_a_schedule_without_changes_is_named_where_it_is_put_inside() -> None:
     with pytest.raises(ValueError, match="schedule Growing has no `changes"):
         Then(((Growing(), 3), (Constant(THIRDS), None))).changes()
+
+
+def test_a_schedule_without_changes_is_not_asked_at_more_steps_than_a_table_holds() -> None:
+    assert len(EveryStep(Growing(), 9).changes()) == 9
+    with pytest.raises(ValueError, match=r"^schedule Growing: changes at 1,099,511,627,776 steps"):
+        EveryStep(Growing(), 1 << 40).changes()
 
 
 # Bounds -----------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def _draws(found: Explanation, row: ExplainedRow) -> Table:
     )
     for number, draw in enumerate(row.draws):
         owed = draw.owed_tokens()
-        cells = (f"{owed[i]:,.1f}" if draw.shares[i] else "no share" for i in shown)
+        cells = (f"{owed[i]:z,.1f}" if draw.shares[i] else "no share" for i in shown)
         at = draw.rest if found.pool else row.begin_of(draw)
         name = f"skipped {number}" if number < num_dropped else number
         add_row(table, name, draw.dataset, f"{at:,}", f"{draw.at_least:,}", f"{draw.num_tokens:,}", *cells)

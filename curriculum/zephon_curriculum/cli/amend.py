@@ -52,6 +52,8 @@ from zephon_curriculum.log.propose import (
 )
 from zephon_curriculum.plan import plan
 
+GIVEN_BY = ("at_step", "until", "skip_steps", "skip_documents", "add", "withdraw")
+"""The options that a refusal may name."""
 MAX_LINES = 12
 POLL_S = 0.2
 AtStepOption = Annotated[
@@ -152,7 +154,7 @@ def amend(
         skip_steps=_skipped(skip_steps, trainer_step), skip_documents=_listed(skip_documents), reason=reason,
         schedule=_schedule(run, recipe, schedule), add=_added(recipe, add, not no_check), author=author,
     )  # fmt: skip
-    with as_usage(), as_usage(at_step="--at-step", until="--until", skip_steps="--skip-steps"):
+    with as_usage(), as_usage(**{name: f"--{name.replace('_', '-')}" for name in GIVEN_BY}):
         draft = make_draft(log_of(run), request, newest_step=newest_step(run), recipe=recipe)
     outcome = Outcome(None, "", False) if dry_run else send(run, draft, wait)
     if as_json:
@@ -165,6 +167,8 @@ def amend(
 def _skipped(text: str | None, trainer_step: bool) -> tuple[int, int] | None:
     if text is None:
         return None
+    if ":" not in text:
+        raise typer.BadParameter(f"--skip-steps takes A:B, half-open, got {text!r}; one step alone is 7:8")
     steps = parse_range(text, option="--skip-steps", first=int(trainer_step))
     return steps.start, steps.stop
 

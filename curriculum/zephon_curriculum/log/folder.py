@@ -71,6 +71,19 @@ class CurriculumLog:
                 cure="make room there, or let this user create files in it, and try again",
             ) from error
 
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Gives a part of the program in which storage that gives no answer is explained to people."""
+        try:
+            yield
+        except OSError as error:
+            raise StateError.explained(
+                f"curriculum log {self.url!r} cannot be read",
+                got=str(error),
+                rule="a start and a proposal stand on all that the log says",
+                cure="bring the storage back, or let this user read the folder, and try again",
+            ) from error
+
     def read(self) -> list[Entry]:
         """Returns all entries, oldest first, the chain verified; StateError names the file that breaks it.
 
@@ -137,21 +150,12 @@ class CurriculumLog:
 
     def _whole(self, name: str, *, is_last: bool) -> bytes:
         """Returns what a file holds, once it is written to its end."""
-        data = self._read_until(name, b"\n")
+        data = read_until(self._store, name, b"\n")
         if data is not None and data.endswith(b"\n"):
             return data
         if is_last:
             raise unfinished(self._where(name))
         raise broken(self._where(name), "a file without its end", "an entry is written whole")
-
-    def _read_until(self, name: str, end: bytes) -> bytes | None:
-        """Returns what a file holds, once it has the `end`, or when its writer took too long."""
-        for _ in range(MAX_WAITS):
-            data = self._store.read(name)
-            if data is not None and data.endswith(end):
-                break
-            time.sleep(WAIT_S)
-        return data
 
     def _where(self, name: str) -> str:
         return f"{self.url.rstrip('/')}/{name}"
@@ -176,7 +180,7 @@ class CurriculumLog:
     def _put(self, folder: str, suffix: str, data: bytes) -> str:
         sha = hashlib.sha256(data).hexdigest()
         name = f"{folder}/{sha}.{suffix}"
-        if not self._store.create(name, data) and self._read_until(name, data) != data:
+        if not self._store.create(name, data) and read_until(self._store, name, data) != data:
             self._store.remove(name)  # a writer that was killed left a part: what is named so is `data` only
             self._store.create(name, data)
         return sha
@@ -196,6 +200,16 @@ class CurriculumLog:
             other._store.create(name, text.encode())
         for entry in entries:
             other._store.create(_name(entry.number), entry.to_bytes())
+
+
+def read_until(store: Store, name: str, end: bytes) -> bytes | None:
+    """Returns what a file holds, once it has the `end`, or when its writer took too long."""
+    for _ in range(MAX_WAITS):
+        data = store.read(name)
+        if data is not None and data.endswith(end):
+            break
+        time.sleep(WAIT_S)
+    return data
 
 
 def _table_bytes(table: ScheduleTable) -> bytes:

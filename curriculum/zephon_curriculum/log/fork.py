@@ -110,10 +110,11 @@ def fork_run(
     before = history.composed.before(at_step)
     found = None if state is None else _checked(find_state(state), before.table(), at_step)
     place = Path(os.path.realpath(folder))
-    _check_free(place)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    beside = [place.parent / name for name in sorted(os.listdir(place.parent))]
-    with _whole(place) as made:
+    with _writing(place):
+        _check_free(place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        beside = [place.parent / name for name in sorted(os.listdir(place.parent))]
+    with _writing(place), _whole(place) as made:
         written = _write(made, run, history, at_step)
         if found is not None:
             write_state_file(found, made / STATE)
@@ -128,6 +129,20 @@ def fork_run(
         has_recipe=has_recipe,
         left=tuple(p for p in beside if p.name.startswith(f".{place.name}.") and p.suffix == UNFINISHED),
     )
+
+
+@contextlib.contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    """Gives a part of the program in which a write that the storage refuses is explained to people."""
+    try:
+        yield
+    except OSError as error:
+        raise StateError.explained(
+            f"no fork can be made at {os.fspath(place)!r}",
+            got=str(error),
+            rule="a fork is written whole in a hidden folder beside and then renamed; nothing of it is left",
+            cure="make room there, or let this user create folders, or give another folder",
+        ) from error
 
 
 @contextlib.contextmanager
@@ -165,6 +180,9 @@ def _write(folder: Path, run: str | os.PathLike[str], history: History, at_step:
 def _check_free(folder: Path) -> None:
     if folder == Path.cwd():  # another takes its place, which who is in it would not see
         raise _taken(folder, "it is the folder in which this runs")
+    around = next(path for path in folder.parents if path.exists())
+    if CurriculumLog(around).exists:
+        raise _taken(folder, f"it is in the curriculum log {around}, which has entries only")
     if folder.is_dir() and (there := sorted(os.listdir(folder))):
         raise _taken(folder, f"it is not empty: {there[0]} and {len(there) - 1} more in it")
 

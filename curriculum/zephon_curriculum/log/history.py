@@ -265,7 +265,9 @@ def _check_proposal(history: History, proposal: Proposal, *, is_new: bool) -> No
     names = history.composed.names
     for op in proposal.ops:
         if proposal.until is not None and isinstance(op, Add | SkipSteps | SkipDocuments | Withdraw):
-            raise AmendError(f"{op.kind} takes no `until`")
+            raise AmendError(
+                f"`until` does not go with `{op.kind}`, which has no end of its own; leave it out"
+            )
         match op:
             case Add():
                 if op.dataset in names and history.added.get(op.dataset) != op.config:
@@ -284,7 +286,10 @@ def _check_proposal(history: History, proposal: Proposal, *, is_new: bool) -> No
                     have = ", ".join(map(repr, names))
                     raise AmendError(f"documents to skip of {unknown[0]!r}: the datasets are {have}")
             case SkipSteps() if not proposal.at_step == op.start < op.stop:
-                raise AmendError(f"skipped steps [a, b) have at_step = a < b, got [{op.start}, {op.stop})")
+                raise AmendError(
+                    f"`skip_steps` must be steps [a, b) with a < b, and `at_step` the first of them, got "
+                    f"[{op.start}, {op.stop}) and {proposal.at_step}; without `at_step` it is a"
+                )
             case Withdraw() if not (is_new and op.entry in history.pending):
                 _check_withdraw(history, op.entry)
 

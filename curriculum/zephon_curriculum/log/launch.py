@@ -74,10 +74,10 @@ def recipe_entry(
         known = ScheduleTable(names, ours.starts, ours.shares)
         raise StateError.explained(
             f"the recipe's schedule differs from the run's at step {first}",
-            got=f"{table.shown(first)} in place of {known.shown(first)}; {step} steps are begun",
+            got=f"{table.shown(first)} in place of {known.shown(first)}; those before step {step} are in use",
             rule="the past cannot change: an edited recipe may differ from where it goes on",
-            cure=f"restore its weights of the steps before {step}, or go on from a state of step {first} "
-            "or earlier",
+            cure=f"restore its weights of the steps before {step}, or go on from a state of step "
+            f"{composed.effective(first)} or earlier",
         )
     sha = table_hash(table)
     layer = Layer(number=len(history.entries), from_step=step, table=sha)

@@ -11,14 +11,14 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
 
-from zephon import Opened, Recipe, StateError, find_documents, find_plugin
+from zephon import Opened, Recipe, StateError, find_documents
 from zephon_curriculum.controllers.protocol import (
     Controller,
     Observation,
     consult,
     is_due,
+    make_controller,
 )
 from zephon_curriculum.log.amend import Composed
 from zephon_curriculum.log.attempts import Attempt
@@ -49,14 +49,17 @@ class Leader:
         self._seen: list[Observation] = []
         self._tried: Body | None = None
         self._raw: dict[str, str] = {}
-        entries = log.read()
+        with log.reading():
+            self._take(log.read())
         with log.writing():
             log.probe()
-            if not entries:
-                self._write(base_entry(log, self._recipe, self._table, lead_steps))
-        self._take(entries)
+            if not history.entries:
+                self._append(base_entry(log, self._recipe, self._table, lead_steps))
         check_recipe(history, self._recipe)
-        self.controller = self._build_controller()
+        config = self._recipe.controller
+        self.controller = (
+            None if config is None else make_controller(config, self._recipe.controller_context(self._table))
+        )
         with log.writing():  # once nothing else can refuse the launch
             self._attempt = Attempt(log.url)
 
@@ -64,17 +67,6 @@ class Leader:
         """Returns the files that the entries since the last call name, as they were read."""
         raw, self._raw = self._raw, {}
         return raw
-
-    def _build_controller(self) -> Controller | None:
-        if self._recipe.controller is None:
-            return None
-        config = dict(self._recipe.controller)
-        kind = config.pop("kind", None)
-        if not isinstance(kind, str):
-            raise ValueError(f"[controller] must have a `kind`, got {kind!r}")
-        return cast(
-            Controller, find_plugin("controllers", kind)(config, self._recipe.controller_context(self._table))
-        )
 
     def observe(self, step: int, losses: Mapping[str, float | None], num_tokens: Mapping[str, int]) -> None:
         """Takes what was measured when `step` steps were complete."""
@@ -133,6 +125,10 @@ class Leader:
             self._history.add(entry, blobs)
 
     def _write(self, body: Body) -> None:
+        self._attempt.settle()
+        self._append(body)
+
+    def _append(self, body: Body) -> None:
         history, self._tried = self._history, body
         looked, self._last_poll = self._last_poll, -self._poll_s  # with no answer, look at once
         self._take(self._files.append(body, len(history.entries), history.head, self._refuse_other_run))

@@ -123,7 +123,8 @@ def make_draft(
 
     Writes nothing. `newest_step` is where the run is and `recipe` says its end, where they are known.
     """
-    history = History.read(log)
+    with log.reading():
+        history = History.read(log)
     blobs = _blobs(request, history.composed.names)
     ops = tuple(_ops(request, blobs))
     proposal = as_read(

@@ -8,11 +8,12 @@ loader's own code; only the tokens are all zero and cost no memory, so the steps
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zephon import (
     DataError,
@@ -169,8 +170,32 @@ def exact_ends(
     if max_steps is None and not recipe_of(named, how).is_finite:
         raise ValueError("no dataset has `max_epochs`, so the data never end; give `max_steps`")
     with opened(named, how) as found:
+        _check(found.opened)
         known = _census(found.opened, report) if lengths is None else lengths
         return _run_on_lengths(found.opened, known, max_steps, report)
+
+
+def _check(opened: Opened) -> None:
+    """Refuses what no state tells of: what was skipped or dropped since a packer was flushed."""
+    if opened.flush_every is not None and (opened.table.skips or opened.table.drops):
+        raise ValueError(
+            "skipped steps and dropped documents are counted row by row, and the packing is flushed every "
+            f"{opened.flush_every} rows; leave out `flush_every` where the packing goes without, or --exact"
+        )
+
+
+def _check_end(opened: Opened, lanes: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses a run that has come to its last mixture and that this one does not end."""
+    if opened.flush_every is None and all(lane.get("replay_rows") for lane in lanes):
+        return  # all lanes have ended and give what their packers held
+    recipe, table = opened.recipe, opened.table
+    last = [d for d, share in zip(recipe.datasets, table.shares[-1], strict=True) if share]
+    is_endless = [dataset.max_epochs is None for dataset in last]
+    if (all if recipe.when_exhausted == "stop" else any)(is_endless):
+        raise ValueError(
+            f"the data never end: dataset {last[is_endless.index(True)].name!r}, which has no `max_epochs`, "
+            f"has a share for ever from step {table.starts[-1]:,} on; give `max_steps`"
+        )
 
 
 def _run_on_lengths(
@@ -180,27 +205,33 @@ def _run_on_lengths(
     num_steps, is_over, shape = 0, True, (len(readers), opened.recipe.lanes)
     given, skipped, seen, last_drawn = (np.full(shape, n, dtype=np.int64) for n in (0, 0, -1, -1))
     with Loader(replace(opened, readers=cast(Any, readers)), LoaderOptions(executor="inline")) as loader:
-        rest = _Rest(loader, readers)
+        begin = _lane_states(loader)
         for batch in loader:
             for index in range(len(readers)):
                 np.add.at(given[index], batch.lanes, batch.tokens[index])
             if opened.table.skip_end(batch.step) > batch.step:
-                skipped = np.array([lane["skipped"] for lane in _lane_states(loader)]).T
+                lanes = _lane_states(loader)
+                skipped = np.array([lane.get("skipped", [0] * len(readers)) for lane in lanes]).T
             last_drawn[given + skipped > seen] = batch.step
             seen, num_steps = given + skipped, batch.step + 1
-            rest.drop(num_steps)
             if report is not None and max_steps is not None:
                 report("steps", num_steps, max_steps)
+            if max_steps is None and batch.step == opened.table.starts[-1]:
+                _check_end(opened, _lane_states(loader))
             if num_steps == max_steps:
                 is_over = False
                 break
-    drawn = np.maximum(seen, 0)
+        lanes, rest = _lane_states(loader), _Rest(opened, readers, num_steps)
+    drawn, known = np.maximum(seen, 0), rest.tokens(lanes) + _held_tokens(begin, len(readers))
+    for number, step, has_share in _ended_in_skips(opened, lanes):
+        more = has_share & (known[:, number] > drawn[:, number])
+        drawn[more, number] = known[more, number]
+        last_drawn[more, number] = np.maximum(last_drawn[more, number], step)
+    ends = (i for i, dataset in enumerate(opened.recipe.datasets) if dataset.max_epochs is not None)
     return ExactEnds(
         num_steps=num_steps,
         is_over=is_over,
-        datasets=tuple(
-            _end(opened.recipe.names[i], last_drawn[i], drawn[i], totals) for i, totals in rest.tokens.items()
-        ),
+        datasets=tuple(_end(opened.recipe.names[i], last_drawn[i], drawn[i], known[i]) for i in ends),
     )
 
 
@@ -210,48 +241,69 @@ def _lane_states(loader: Loader) -> list[Any]:
     return sorted(entries, key=lambda lane: int(lane["lane"]))
 
 
+def _held_tokens(lanes: Sequence[Mapping[str, Any]], num_datasets: int) -> Int64:
+    """Returns the tokens that lanes hold at the begin of a phase, drawn in the one before, (D, L)."""
+    held = np.zeros((num_datasets, len(lanes)), np.int64)
+    for number, lane in enumerate(lanes):
+        for piece in (*lane.get("carry", ()), *lane.get("held", ())):
+            held[piece[0], number] += piece[-1]
+    return held
+
+
+def _ended_in_skips(
+    opened: Opened, lanes: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
+    """Yields the lanes that ended in rows that are skipped, of which no state tells.
+
+    Each as (number, step, whether each dataset has a share there): of those it has drawn all that it had.
+    """
+    table = opened.table
+    for number, lane in enumerate(lanes):
+        step, inside = divmod(int(lane["rows"]), opened.recipe.rows_per_step)
+        end = table.skip_end(step)
+        if lane.get("replay_rows") and not inside and end > step:
+            shares = table.shares[table.phase(step) : table.phase(end - 1) + 1]
+            yield number, step, np.any(shares, axis=0)
+
+
 class _Rest:
-    """The tokens that a run can draw of each dataset with `max_epochs`, by lane, counted where it begins."""
+    """What the lanes have drawn and would draw of each dataset with `max_epochs`, after so many steps."""
 
-    def __init__(self, loader: Loader, readers: Sequence[LengthReader]) -> None:
-        self._loader, self._readers, self._opened = loader, readers, loader.opened
-        self._drops = list(self._opened.table.drops)
-        self._dropped = [np.empty(0, np.int64) for _ in readers]
-        lanes, datasets = _lane_states(loader), self._opened.recipe.datasets
-        ending = [index for index, dataset in enumerate(datasets) if dataset.max_epochs is not None]
-        self.tokens = {i: np.array([self._left(i, lane) for lane in lanes], np.int64) for i in ending}
-        """Dataset -> (L,)."""
-        self.drop(0)
+    def __init__(self, opened: Opened, readers: Sequence[LengthReader], num_steps: int) -> None:
+        self._opened, self._readers, self._num_steps = opened, readers, num_steps
+        self._drops = [(drop.step, find_documents(opened, drop.documents)) for drop in opened.table.drops]
 
-    def drop(self, num_steps: int) -> None:
-        """Takes out the documents that are dropped from step `num_steps` on; once so many are delivered."""
-        while self._drops and self._drops[0].step <= num_steps:
-            lanes = _lane_states(self._loader)
-            for name, found in find_documents(self._opened, self._drops.pop(0).documents).items():
-                index = self._opened.recipe.names.index(name)
-                among = np.setdiff1d(found, self._dropped[index])
-                self._dropped[index] = np.union1d(found, self._dropped[index])
-                if index in self.tokens:
-                    self.tokens[index] -= [self._left(index, lane, among) for lane in lanes]
+    def tokens(self, lanes: Sequence[Mapping[str, Any]]) -> Int64:
+        """Returns the tokens that each lane has drawn in this phase or can draw, (D, L)."""
+        found = np.zeros((len(self._readers), len(lanes)), np.int64)
+        for index, dataset in enumerate(self._opened.recipe.datasets):
+            if dataset.max_epochs is not None:
+                found[index] = [lane["tokens"][index] + self._left(index, lane) for lane in lanes]
+        return found
 
-    def _left(self, index: int, lane: Mapping[str, Any], among: Int64 | None = None) -> int:
-        """Returns the tokens that a lane has not delivered, or those among some documents not begun."""
+    def _left(self, index: int, lane: Mapping[str, Any]) -> int:
+        """Returns the tokens that a lane has not drawn."""
         opened, reader, number = self._opened, self._readers[index], int(lane["lane"])
         position, _, offset = lane["cursors"][index] or (0, 0, 0)
-        pieces = [piece for name in ("carry", "held") for piece in lane.get(name, ()) if piece[0] == index]
-        left = sum(piece[-1] for piece in pieces) - offset if among is None else 0
-        position += among is not None and offset > 0
         positions = np.arange(position, opened.orders[index].end(number), dtype=np.int64)
         if not len(positions):
-            return int(left)
+            return 0
         addresses, dataset = opened.locate(index, number, positions), opened.recipe.datasets[index]
         lengths = as_packed(opened, reader.lengths(addresses.chunk, addresses.record))
         held_out = opened.held_out[index] if opened.held_out else None
         if held_out is not None and dataset.held_out is not None and dataset.held_out.part == "train":
             lengths = np.where(held_out.contains(addresses), 0, lengths)
-        if among is not None:
-            lengths = lengths[np.isin(reader.numbers(addresses.chunk, addresses.record), among)]
-        return int(left + lengths.sum())
+        is_dropped = np.isin(reader.numbers(addresses.chunk, addresses.record), self._dropped(index, lane))
+        is_dropped[0] &= not offset  # a document that is begun is read to its end
+        return int(lengths[~is_dropped].sum()) - int(offset)
+
+    def _dropped(self, index: int, lane: Mapping[str, Any]) -> Int64:
+        """Returns the documents that the lane draws no more, by number."""
+        name, step = self._opened.recipe.names[index], self._num_steps
+        if lane.get("replay_rows"):  # its entry is of the row before its end
+            step = min(step, int(lane["rows"]) // self._opened.recipe.rows_per_step)
+        found = (documents.get(name) for at, documents in self._drops if at <= step)
+        return np.concatenate([np.empty(0, np.int64), *(each for each in found if each is not None)])
 
 
 def _end(name: str, last_drawn: Int64, drawn: Int64, totals: Int64) -> ExactEnd:

@@ -103,6 +103,12 @@ def _of_end(plan: Plan, dataset: PlannedDataset, wanted: int, there: float) -> I
             f"there are {about}{there:,.0f}: {about}{wanted - there:,.0f} short"
         )
     unread = dataset.unread_tokens
+    has_end = dataset.end is not None and dataset.end.after is not None
+    if not has_end and unread is not None and unread.value and unread.low == 0:
+        yield (
+            "may end in this run: the interval of its tokens begins below what is drawn; sample more chunks, "
+            "or plan --exact"
+        )
     is_over = plan.ends_after is not None and plan.ends_after.value <= plan.asked_steps
     if is_over and unread is not None and unread.value >= WORTH_SAYING * there:
         part = f"{unread.value / there:.0%}"

@@ -16,6 +16,7 @@ from zephon.cli.common import add_row, new_table
 from zephon_curriculum.figures import plural
 from zephon_curriculum.results import Readable, Shown
 from zephon_curriculum.schedules.fields import Weights, mixture
+from zephon_curriculum.schedules.units import check_changes
 
 MAX_STEPS = 5
 """Steps of which a schedule shows the shares."""
@@ -85,6 +86,7 @@ class EveryStep(Described):
 
     def changes(self) -> Sequence[int]:
         """Returns every step."""
+        check_changes(f"schedule {type(self.schedule).__name__}", self.num_steps)
         return range(self.num_steps)
 
 
