@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -306,6 +307,27 @@ def test_without_changes_the_length_of_the_run_must_be_known() -> None:
     endless = ScheduleContext(names=("web", "code"), total_steps=None, tokens_per_step=64)
     with pytest.raises(ValueError, match="schedule Plain: has no `changes\\(\\)`, so the recipe must say"):
         compile_schedule(Plain(), endless)
+
+
+def test_without_changes_a_run_may_not_be_too_long_to_ask() -> None:
+    long = ScheduleContext(names=("web", "code"), total_steps=1 << 40, tokens_per_step=64)
+    with pytest.raises(ValueError, match=r"Plain: has no `changes.* got `total_steps` = 1,099,511,627,776"):
+        compile_schedule(Plain(), long)
+
+
+@pytest.mark.parametrize("wrap", [lambda weights: weights, MappingProxyType])
+def test_a_schedule_may_fill_one_mapping_at_every_step(wrap: Any) -> None:
+    class Filling:
+        def __init__(self) -> None:
+            self.filled = {"web": 1, "code": 1}
+
+        def weights(self, step: int) -> Weights:
+            self.filled["web"] = step
+            return cast(Weights, wrap(self.filled))
+
+    compiled = compile_schedule(Filling(), CONTEXT)
+    alone = [shares_of({"web": step, "code": 1}, CONTEXT.names, "here") for step in range(4)]
+    assert [compiled.at(step) for step in range(4)] == alone
 
 
 @pytest.mark.parametrize("steps", [[], [1], [0, 0], [0, 5, 4], [0, 5, 5]])

@@ -24,6 +24,8 @@ from zephon.shares import PARTS, Weights, check_weights, shares_of_each
 
 TOGETHER = 512
 """Steps whose weights are compiled at once: as many as a processor's cache holds."""
+MAX_ASKED = 1 << 24
+"""Steps at which a schedule without `changes()` is asked at most: minutes."""
 BLOCK_STEPS = 1024
 """A state holds one hash of the shares for each block of this many steps."""
 
@@ -298,30 +300,38 @@ class ScheduleTable:
 
 def compile_schedule(schedule: Schedule, context: ScheduleContext) -> ScheduleTable:
     """Returns the integer table of `schedule`; steps whose shares equal those before are merged."""
-    changes = getattr(schedule, "changes", None)
+    changes, total = getattr(schedule, "changes", None), context.total_steps
+    where = f"schedule {type(schedule).__name__}"
     if changes is not None:
         steps: Sequence[int] = [operator.index(step) for step in changes()]
-    elif context.total_steps is not None:
-        steps = range(context.total_steps)
+    elif total is None:
+        raise ValueError(f"{where}: has no `changes()`, so the recipe must say `total_steps`")
+    elif total > MAX_ASKED:
+        raise ValueError(
+            f"{where}: has no `changes()`, so it is asked at every step, of {MAX_ASKED:,} at most, got "
+            f"`total_steps` = {total:,}; give it `changes()`"
+        )
     else:
-        raise ValueError(
-            f"schedule {type(schedule).__name__}: has no `changes()`, so the recipe must say `total_steps`"
-        )
+        steps = range(total)
     if not steps or steps[0] != 0 or any(b <= a for a, b in pairwise(steps)):
-        raise ValueError(
-            f"schedule {type(schedule).__name__}: `changes()` must ascend from 0, got {list(steps)[:8]}"
-        )
+        raise ValueError(f"{where}: `changes()` must ascend from 0, got {list(steps)[:8]}")
     starts: list[int] = []
     shares: list[tuple[int, ...]] = []
     last = np.full((1, len(context.names)), -1)
     for first in range(0, len(steps), TOGETHER):
         some = steps[first : first + TOGETHER]
-        entries = shares_of_each([schedule.weights(step) for step in some], context.names, some)
+        mixtures = [_kept(schedule.weights(step)) for step in some]
+        entries = shares_of_each(mixtures, context.names, some)
         changed = (entries != np.concatenate([last, entries[:-1]])).any(axis=1)
         starts += compress(some, changed.tolist())
         shares += map(tuple, entries[changed].tolist())
         last = entries[-1:]
     return ScheduleTable(context.names, tuple(starts), tuple(shares))
+
+
+def _kept(weights: Weights) -> Weights:
+    """Returns the weights as they are now: a schedule may fill one mapping at every step."""
+    return dict(weights) if isinstance(weights, Mapping) else weights
 
 
 @dataclass(frozen=True, slots=True)
