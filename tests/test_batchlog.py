@@ -31,7 +31,7 @@ from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe, hash_json
 from zephon.runfolder import read_recipe, read_table
-from zephon.schedule import Stages
+from zephon.stages import Stages
 
 
 def logged(folder: Path) -> list[str]:
@@ -183,8 +183,10 @@ def test_of_many_logs_the_heads_of_the_newest_are_read(
     head = batchlog._read_head
     monkeypatch.setattr(batchlog, "_read_head", lambda path: read.append(path.name) or head(path))  # type: ignore[func-returns-value]
     run(opened, tmp_path, 1, 4, state)
-    assert read[:4] == ["rank_00001_00002.jsonl"] * 4  # of which phase the folder is
-    assert read[4:] == [f"rank_{rank:05d}_00003.jsonl" for rank in (0, 1, 0, 2, 1, 0)]
+    older = ["rank_00001_00002.jsonl"] * 5  # each asks for the phase, then the first for the recipe
+    first, second, third = (f"rank_{rank:05d}_00003.jsonl" for rank in range(3))
+    newer = [first, first, second, second, first, third, third, second, first]
+    assert read == older + newer
     names = [path.name for path in log_files(tmp_path / "batches")]
     assert names[-4:] == [f"rank_{rank:05d}_00003.jsonl" for rank in range(4)]
 
@@ -306,11 +308,93 @@ def test_another_recipe_without_a_toml_form_is_refused_by_its_fingerprint(tmp_pa
         next(loader)
     assert recipe.fingerprint() in str(caught.value)
     assert other.fingerprint() in str(caught.value)
-    datasets = (*recipe.datasets, replace(recipe.datasets[0], name="more"))
-    weights = dict.fromkeys(recipe.names, 1)
-    more = replace(recipe, datasets=datasets, schedule=Stages({0: weights | {"more": 0}}))
-    with begun(more, tmp_path) as loader:
+    with begun(with_more(recipe), tmp_path) as loader:
         next(loader)
+
+
+def with_more(recipe: Recipe) -> Recipe:
+    """Returns the recipe with a dataset more, at the end, without a share."""
+    weights = dict.fromkeys(recipe.names, 1)
+    datasets = (*recipe.datasets, replace(recipe.datasets[0], name="more"))
+    return replace(recipe, datasets=datasets, schedule=Stages({0: weights | {"more": 0}}))
+
+
+def test_the_logs_say_of_which_recipe_a_run_is_and_not_the_copy_that_anybody_may_edit(tmp_path: Path) -> None:
+    recipe, copy = file_recipe(tmp_path), tmp_path / "run" / "recipe.toml"
+    with begun(recipe, tmp_path / "run") as loader:
+        next(loader)
+        state = loader.state_dict()
+    copy.write_text(copy.read_text().replace("seed = 42", "seed = 43"))
+    edited = Recipe.from_toml(copy)
+    assert edited.seed == 43
+    words = r"fingerprint: the run has .*; recipe\.toml in there was edited"
+    with begun(edited, tmp_path / "run") as loader, pytest.raises(StateError, match=words):
+        next(loader)
+    with begun(recipe, tmp_path / "run") as loader:
+        loader.load_state_dict(state)
+        next(loader)
+    assert "seed = 42" in copy.read_text()
+
+
+@pytest.mark.parametrize("text", [b"seed =", b'seed = "${NOWHERE}"', b"\xff", b"strange = 1"])
+def test_a_copy_of_the_recipe_that_cannot_be_read_stops_no_run(tmp_path: Path, text: bytes) -> None:
+    recipe, copy = file_recipe(tmp_path), tmp_path / "run" / "recipe.toml"
+    with begun(recipe, tmp_path / "run") as loader:
+        next(loader)
+        state = loader.state_dict()
+    copy.write_bytes(text)
+    other = replace(recipe, seed=recipe.seed + 1)
+    with begun(other, tmp_path / "run") as loader, pytest.raises(StateError, match="fingerprint: the run"):
+        next(loader)
+    with begun(with_more(recipe), tmp_path / "run") as loader:
+        loader.load_state_dict(state)
+        next(loader)
+    assert read_recipe(tmp_path / "run") is not None
+
+
+def test_a_run_may_go_back_to_before_datasets_were_added(tmp_path: Path) -> None:
+    """The recipe has no TOML form; rank 1 describes nothing, whose folder may be another node's."""
+    recipe = make_recipe()
+    for rank in (0, 1):
+        state, folder = None, tmp_path / str(rank)
+        for known in (recipe, with_more(recipe), recipe):
+            options = LoaderOptions(executor="inline", run_folder=folder, dp_rank=rank, dp_world_size=2)
+            with Loader(open_small(known), options) as loader:
+                if state is not None:
+                    loader.load_state_dict(state)
+                next(loader)
+                state = state or loader.state_dict()
+        assert len(log_files(folder / "batches")) == 3
+
+
+def test_of_two_recipes_that_begin_in_a_folder_the_later_one_is_refused(tmp_path: Path) -> None:
+    """Between the loader and its first batch a trainer may build a model for minutes."""
+    recipe = make_recipe()
+    with begun(recipe, tmp_path) as first, begun(replace(recipe, seed=7), tmp_path) as later:
+        next(first)
+        with pytest.raises(StateError, match="the batches of another recipe"):
+            next(later)
+        next(first)
+
+
+@pytest.mark.parametrize("head", [b"[1]", b"null", b'"x"', b"\xff\xfe", b"\0\0", b"{"])
+def test_a_log_whose_first_line_is_none_stops_no_run(tmp_path: Path, head: bytes) -> None:
+    opened = open_small(make_recipe())
+    _, state = run(opened, tmp_path, 2, 1)
+    log = tmp_path / "batches" / "rank_00000_00000.jsonl"
+    log.write_bytes(head + b"\n")
+    found, _ = run(opened, tmp_path, 1, 1, state)
+    assert found == digests(opened, 3)[2:]
+    assert list(read_batches(tmp_path)) == [2]
+
+
+def test_a_log_with_batches_of_which_nobody_says_whose_they_are_is_refused_by_file(tmp_path: Path) -> None:
+    run(open_small(make_recipe()), tmp_path, 2, 1)
+    log = tmp_path / "batches" / "rank_00000_00000.jsonl"
+    for head in ("[1]", "{", "{}"):
+        log.write_text("\n".join([head, *log.read_text().splitlines()[1:]]) + "\n")
+        with pytest.raises(StateError, match=rf"{log.name}' cannot be read(.|\n)*whose rows it has"):
+            read_log_files(tmp_path)
 
 
 def test_a_state_that_does_not_fit_is_refused_in_its_own_words(tmp_path: Path) -> None:
@@ -340,9 +424,7 @@ def test_datasets_at_the_end_are_the_same_run(tmp_path: Path) -> None:
     with begun(recipe, tmp_path / "run") as loader:
         next(loader)
         state = loader.state_dict()
-    datasets = (*recipe.datasets, replace(recipe.datasets[0], name="more"))
-    more = replace(recipe, datasets=datasets, schedule=Stages({0: {"web": 1, "more": 0}}))
-    with begun(more, tmp_path / "run") as loader:
+    with begun(with_more(recipe), tmp_path / "run") as loader:
         loader.load_state_dict(state)
         next(loader)
     assert list(read_batches(tmp_path / "run")) == [0, 1]

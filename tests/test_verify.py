@@ -30,7 +30,8 @@ from zephon.errors import StateError
 from zephon.logged import LoggedRows
 from zephon.opened import Opened
 from zephon.recipe import Recipe
-from zephon.schedule import Constant, ScheduleTable, Stages
+from zephon.schedule import ScheduleTable
+from zephon.stages import Constant, Stages
 from zephon.verify import Outcome, Plan, replay_run, verify_run
 
 ALL = range(1 << 40)
@@ -465,6 +466,19 @@ def test_a_run_to_the_end_of_its_data(tmp_path: Path, when: str) -> None:
         for found in both(opened, tmp_path, options={"dp_world_size": world}):
             assert found.is_equal
             assert found.num_rows == num_rows
+
+
+def test_a_replay_of_a_run_that_went_back_to_before_datasets_were_added(tmp_path: Path) -> None:
+    """What counts needs none of them; the attempt that had them does."""
+    few = make_recipe({"web": words("web", 40)})
+    more = make_recipe(schedule=Stages({0: {"web": 1, "code": 0}, 2: {"web": 1, "code": 1}}))
+    train(open_small(few), tmp_path, [(1, 0, 2)])
+    train(open_small(more), tmp_path, [(1, 0, 4)])
+    train(open_small(few), tmp_path, [(1, 0, 3)])
+    assert verify_run(plan_of(open_small(few), tmp_path)).is_equal
+    with pytest.raises(StateError, match=r"that the recipe lacks(.|\n)*  got:  web\n(.|\n)*with web, code\n"):
+        replay_run(plan_of(open_small(few), tmp_path))
+    assert replay_run(plan_of(open_small(more), tmp_path)).num_rows == 4 * (2 + 4 + 3)
 
 
 def test_data_that_end_before_the_run_did(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from zephon.batch import Batch, RowDigest, digest
 from zephon.changes import changed_recipe, list_changes
-from zephon.errors import StateError
+from zephon.errors import StateError, ZephonError
 from zephon.lock import lock_hashes
 from zephon.opened import Opened
 from zephon.recipe import Recipe, hash_json
@@ -44,12 +44,9 @@ class Ranks:
 class BatchLog:
     """The digests of one rank's rows: a file for each attempt, a JSON line for each batch."""
 
-    def __init__(self, folder: Path, ranks: Ranks, opened: Opened, there: str | None = None) -> None:
-        """Writes below `folder`, from the first batch on, so a restore that is refused leaves it as it is.
-
-        `there` is the fingerprint of the recipe whose batches are in the folder.
-        """
-        self.folder, self.ranks, self._opened, self._there = folder, ranks, opened, there
+    def __init__(self, folder: Path, ranks: Ranks, opened: Opened) -> None:
+        """Writes below `folder`, from the first batch on, so a restore that is refused leaves it as it is."""
+        self.folder, self.ranks, self._opened = folder, ranks, opened
         self._folder = folder / BATCHES
         self._stream: IO[str] | None = None
         self._table: ScheduleTable | None = None
@@ -65,8 +62,7 @@ class BatchLog:
         if folder is None:
             return None
         _refuse_other_held_out(opened, folder)
-        head = _newest_head(folder)
-        _refuse_other_phase(opened.recipe, folder, head)
+        _refuse_other_phase(opened.recipe, folder)
         if ranks.dp_rank == 0 and not (folder / RECIPE).exists():
             try:
                 write_description(opened, folder)
@@ -77,14 +73,14 @@ class BatchLog:
                     rule="it is a folder, or there is none yet, and this user may write in it",
                     cure="give another `run_folder`, or take away what is in its place",
                 ) from error
-        return cls(folder, ranks, opened, head.get("recipe"))
+        return cls(folder, ranks, opened)
 
     def _start(self, restores: int, table: ScheduleTable) -> IO[str]:
         """Returns the file of this attempt, numbered after all of this rank and all with one of its lanes.
 
         Refuses a folder with batches of another recipe.
         """
-        _refuse_other_recipe(self._opened.recipe, self.folder, self._there)
+        _refuse_other_recipe(self._opened.recipe, self.folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         ranks, attempt = self.ranks, restores
         if ranks.dp_rank == 0:
@@ -170,11 +166,12 @@ def _refuse_other_held_out(opened: Opened, folder: Path) -> None:
         )
 
 
-def _refuse_other_phase(recipe: Recipe, folder: Path, head: Mapping[str, Any]) -> None:
+def _refuse_other_phase(recipe: Recipe, folder: Path) -> None:
     """Refuses to log a phase among the batches of another, whose steps have the same numbers.
 
     The logs say it, of whichever ranks they are: only rank 0 describes the run, and maybe elsewhere.
     """
+    head = _newest_head(folder)
     if not head:
         return
     ours = None if recipe.continues is None else recipe.continues.hash
@@ -188,28 +185,41 @@ def _refuse_other_phase(recipe: Recipe, folder: Path, head: Mapping[str, Any]) -
         )
 
 
-def _refuse_other_recipe(recipe: Recipe, folder: Path, found: str | None) -> None:
+def _refuse_other_recipe(recipe: Recipe, folder: Path) -> None:
     """Refuses to log a recipe among the batches of another; one may have more datasets, at the end.
 
-    It is asked at the first batch, when a state that does not fit has been refused in its own words.
+    It is asked at the first batch, when a state that does not fit has been refused in its own words. The logs
+    say it, since anybody may edit the copy of the recipe; that only names what differs.
     """
-    if found is None or found == recipe.fingerprint():
+    found = _newest_head(folder).get("recipe")
+    if found is None or found == recipe.fingerprint() or _is_of_one_run(recipe, folder, found):
         return
-    saved = read_recipe(folder)
-    number = len(recipe.datasets if saved is None else saved.datasets)
-    if saved is None:
-        differing = f"    fingerprint: the run has {found}, here it is {recipe.fingerprint()}"
-        is_same = found in (first_datasets(recipe, n).fingerprint() for n in range(1, number))
-    else:
-        changes = changed_recipe(first_datasets(saved, len(recipe.datasets)), first_datasets(recipe, number))
-        differing, is_same = list_changes(changes), not changes
-    if not is_same:
-        raise StateError.explained(
-            f"`run_folder` {str(folder)!r} holds the batches of another recipe",
-            got=f"what differs:\n{differing}",
-            rule="a run goes on in its folder with its recipe; another run has a folder of its own",
-            cure="give another `run_folder`, or take this one away to begin anew in its place",
-        )
+    raise StateError.explained(
+        f"`run_folder` {str(folder)!r} holds the batches of another recipe",
+        got=_differing(recipe, folder, found),
+        rule="a run goes on in its folder with its recipe; another run has a folder of its own",
+        cure="give another `run_folder`, or take this one away to begin anew in its place",
+    )
+
+
+def _is_of_one_run(recipe: Recipe, folder: Path, found: str) -> bool:
+    """Returns whether datasets were added since the recipe `found`, or the run goes back to before that."""
+    shorter = (first_datasets(recipe, number) for number in range(1, len(recipe.datasets)))
+    if found in (known.fingerprint() for known in shorter):
+        return True
+    ours = recipe.fingerprint()
+    return any(_read_head(path).get("recipe") == ours for path in log_files(folder / BATCHES))
+
+
+def _differing(recipe: Recipe, folder: Path, found: str) -> str:
+    """Returns the fields that differ, or only the fingerprints where the folder does not tell that recipe."""
+    saved = None
+    with contextlib.suppress(ZephonError, ValueError, TypeError, LookupError, OSError):
+        saved = read_recipe(folder)
+    if saved is None or saved.fingerprint() != found:
+        edited = "" if saved is None else f"; {RECIPE} in there was edited and is not that of the run"
+        return f"fingerprint: the run has {found}, here it is {recipe.fingerprint()}{edited}"
+    return f"what differs:\n{list_changes(changed_recipe(saved, recipe))}"
 
 
 def _newest_head(folder: Path) -> dict[str, Any]:
@@ -229,8 +239,10 @@ def _attempt(path: Path) -> int:
 
 
 def _read_head(path: Path) -> dict[str, Any]:
-    with path.open(encoding="utf-8") as stream, contextlib.suppress(json.JSONDecodeError):
-        return dict(json.loads(stream.readline()))
+    """Returns the first line; empty where it is none, as a crash of the machine may leave it."""
+    with path.open(encoding="utf-8") as stream, contextlib.suppress(ValueError):
+        head = json.loads(stream.readline())
+        return head if isinstance(head, dict) else {}
     return {}
 
 
@@ -296,7 +308,7 @@ def read_log_files(folder: Path) -> list[LogFile]:
 
 def _read_log_file(path: Path) -> LogFile | None:
     head, first = _read_head(path), next(read_lines(path), None)
-    if first is None or not first.get("rows") or "lanes" not in head:
+    if first is None or not first.get("rows"):
         return None
     lane, row, _ = first["rows"][0]
     ranks = Ranks(dp_rank=head["rank"], dp_world_size=head["dp_world_size"], lanes=range(*head["lanes"]))
@@ -335,10 +347,10 @@ def _last_step(file: LogFile) -> int:
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yields the batches of a log; a line that was cut off by a kill is left out."""
-    with path.open(encoding="utf-8") as stream:
+    with path.open("rb") as stream:
         next(stream, None)  # what the attempt is
         for line in stream:
-            with contextlib.suppress(json.JSONDecodeError):
+            with contextlib.suppress(ValueError):
                 yield json.loads(line)
 
 

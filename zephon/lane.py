@@ -1,7 +1,7 @@
 """One lane: chooses, draws and packs, row after row, and says how to go on from any row.
 
-Upstream: `mixture.py` chooses, `stream.py` gives the pieces, `packing.py` makes rows. Downstream: `loader.py`
-collects the rows of all its lanes. All decisions are taken here, serially, so no worker can change them.
+Upstream: `mixture.py` chooses, `stream.py` gives the pieces, `packing.py` makes rows. Downstream:
+`ranklanes.py` collects the rows of a rank. All decisions are taken here, in order, so no worker changes them.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def _described(recipe: Recipe) -> Recipe:
 def read_recipe(folder: Path) -> Recipe | None:
     """Returns the recipe of a run folder; None where it has none, or one without a TOML form."""
     path = folder / RECIPE
-    if not path.exists() or path.read_text(encoding="utf-8").startswith(NO_TOML):
+    if not path.exists() or path.read_bytes().startswith(NO_TOML.encode()):
         return None
     return Recipe.from_toml(path)
 

@@ -171,9 +171,21 @@ def _new_log(plan: Plan, lanes: range) -> LoggedRows:
 
 
 def _with_schedule(plan: Plan, schedule: str) -> Opened:
-    """Returns the opened recipe with the table that the run logged, where it is to count and is there."""
-    table = None if plan.own_schedule else read_table(plan.folder, schedule)
-    return plan.opened if table is None else replace(plan.opened, table=table)
+    """Returns the opened recipe with the table that the run logged, where it is to count and is there.
+
+    Refuses one of datasets that the recipe lacks: of a run that went back to before they were added.
+    """
+    table, names = None if plan.own_schedule else read_table(plan.folder, schedule), plan.opened.recipe.names
+    if table is None:
+        return plan.opened
+    if names[: len(table.names)] != table.names:
+        raise StateError.explained(
+            f"the run {str(plan.folder)!r} had datasets that the recipe lacks, or another order of them",
+            got=", ".join(names),
+            rule=f"an attempt was made with {', '.join(table.names)}",
+            cure="give a recipe with all of them: --recipe RECIPE",
+        )
+    return replace(plan.opened, table=table)
 
 
 def _endless(plan: Plan) -> LoaderOptions:

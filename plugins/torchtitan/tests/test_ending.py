@@ -95,6 +95,103 @@ def test_a_run_folder_on_a_full_disk(titan: Titan, tmp_path: Path, world_size: i
     assert world_size == 1 or str(said.index(True)) in full
 
 
+def fail_in_a_checkpoint() -> None:
+    """Trains; rank 1 cannot say its state when the checkpoint of step 2 is saved."""
+    from zephon import Loader, StateError
+    from zephon_torchtitan import cpu
+
+    take = Loader.state_dict
+
+    def state_dict(self: Any) -> Any:
+        if os.environ["RANK"] == "1" and self.num_steps == 2:
+            raise StateError("no state")
+        return take(self)
+
+    Loader.state_dict = state_dict  # type: ignore[method-assign]
+    cpu.main()
+
+
+@pytest.mark.parametrize("mode", ["disabled", pytest.param("async", marks=pytest.mark.full)])
+def test_while_a_checkpoint_is_saved(titan: Titan, tmp_path: Path, mode: str) -> None:
+    saving = ("--checkpoint.enable", "--checkpoint.interval", "2", "--checkpoint.async-mode", mode)
+    job = titan.run(2, tmp_path, *saving, call=fail_in_a_checkpoint)
+    check_ended(job, STATE, f" 2 ({LOGS} 3)", "no state", "ranks 1")
+
+
+def fail_in_two_ways() -> None:
+    """Trains; in the third step the data of rank 0 end it, and after that an error in its code rank 1."""
+    from zephon import DataError, Loader
+    from zephon_torchtitan import cpu
+    from zephon_torchtitan.ending import KEY, _store
+
+    take = Loader.__next__
+
+    def take_or_fail(self: Any) -> Any:
+        if self.num_steps == 2:
+            if os.environ["RANK"] == "0":
+                raise DataError("no data")
+            _store().wait([KEY])
+            raise RuntimeError("an error of its own")
+        return take(self)
+
+    Loader.__next__ = take_or_fail  # type: ignore[method-assign]
+    cpu.main()
+
+
+def test_an_error_in_the_code_of_another_rank_is_not_hidden(titan: Titan, tmp_path: Path) -> None:
+    job = titan.run(2, tmp_path, call=fail_in_two_ways)
+    assert job.codes == (DATA, 1)
+    assert f"{ENDS} 2" in job.logs[0]
+    assert "Traceback" in job.logs[1]
+    assert "RuntimeError: an error of its own" in job.logs[1]
+
+
+def fail_on_both_ranks() -> None:
+    """Trains; in the third step neither rank can go on, each for its own reason."""
+    from zephon import DataError, Loader, StateError
+    from zephon_torchtitan import cpu
+
+    take = Loader.__next__
+
+    def take_or_fail(self: Any) -> Any:
+        if self.num_steps == 2:
+            kind, rank = (DataError, 0) if os.environ["RANK"] == "0" else (StateError, 1)
+            raise kind.explained(f"fault of rank {rank}", got="g", rule="r", cure="c")
+        return take(self)
+
+    Loader.__next__ = take_or_fail  # type: ignore[method-assign]
+    cpu.main()
+
+
+def test_two_ranks_that_cannot_go_on_end_with_the_code_of_the_first(titan: Titan, tmp_path: Path) -> None:
+    job = titan.run(2, tmp_path, call=fail_on_both_ranks)
+    first = next(rank for rank in range(2) if ENDS in job.logs[rank])
+    check_ended(job, (DATA, STATE)[first], f"fault of rank {first}\n  got:  g", f"ranks {first}")
+    assert job.log.count(f"rank {1 - first} cannot go on either: fault of rank {1 - first}\n") == 1
+
+
+def try_again() -> None:
+    """Trains; the store has the word of a try that ended, as torchrun keeps it where it starts ranks anew."""
+    from zephon_torchtitan import cpu, ending
+    from zephon_torchtitan.trainer import ZephonTrainer
+
+    init = ZephonTrainer.init_distributed
+
+    def init_distributed(self: Any) -> Any:
+        dims = init(self)
+        ending._leave(ending.Word(rank=1, exit_code=DATA, fault="of the first try"))
+        return dims
+
+    ZephonTrainer.init_distributed = init_distributed  # type: ignore[method-assign]
+    cpu.main()
+
+
+def test_the_word_of_an_earlier_try_ends_no_rank(titan: Titan, tmp_path: Path) -> None:
+    job = titan.run(2, tmp_path, kill=(1, 3), call=try_again)
+    assert job.codes == (1, -9)
+    assert "Traceback" in job.logs[0]
+
+
 def test_a_document_of_a_validation_set(titan: Titan, tmp_path: Path) -> None:
     sets = ("--validator.dataloader.recipes", "bad", with_a_bad_record(titan, tmp_path, 5))
     job = titan.run(2, tmp_path / "dump", "--validator.enable", "--validator.steps", "-1", *sets)

@@ -12,7 +12,7 @@ import pytest
 import zephon as z
 from plugins.torchtitan.tests.corpus import LONG, STEPS, write_jsonl
 from plugins.torchtitan.tests.fixtures import Titan
-from plugins.torchtitan.tests.ranks import Job
+from plugins.torchtitan.tests.ranks import Job, digests_of
 from zephon_torchtitan import phase
 
 REFUSED = "the run is refused"
@@ -137,7 +137,13 @@ def test_a_checkpoint_of_the_model_alone_begins_a_new_run(
 def test_a_checkpoint_of_fewer_lanes(titan: Titan, tmp_path: Path) -> None:
     one_step = ("--dataloader.set", "lanes=4", "--training.steps", "1")
     titan.run(1, tmp_path, "--checkpoint.enable", *one_step).ok()
-    check_refused(titan.run(2, tmp_path, "--checkpoint.enable"), "dataloader.lane_0000", "set `lanes` to")
+    parts = ("dataloader.lane_0000", "set `lanes` to", CURE, "--dataloader.run-folder")
+    check_refused(titan.run(2, tmp_path, "--checkpoint.enable"), *parts)
+    excluding = ("--checkpoint.enable", "--checkpoint.exclude-from-loading", "dataloader", CURE)
+    anew = ("--dataloader.run-folder", str(tmp_path / "anew"), "--training.steps", "3")
+    job = titan.run(1, tmp_path, *excluding, *anew).ok()
+    assert list(job.losses) == [2, 3]
+    assert list(digests_of(tmp_path / "anew")) == [0, 1]
 
 
 def test_a_checkpoint_that_the_stock_loader_wrote(titan: Titan, tmp_path: Path) -> None:

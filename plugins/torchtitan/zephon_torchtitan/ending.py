@@ -1,8 +1,8 @@
 """Where one rank cannot go on in mid-run: it says why, and the others end with its exit code.
 
-Upstream: what goes wrong with the data of a rank. Downstream: `trainer.py` and `validate.py`. The others wait
-for it in some collective call of the trainer's. It leaves word in the store of the job, where they look when
-that call breaks: over Gloo as soon as it has ended, else by torch's own time-outs. No step pays for it.
+Upstream: what goes wrong with the data of a rank. Downstream: `trainer.py`. The others wait for it in some
+collective call of the trainer's. It leaves word in the store of the job, where they look when that call
+breaks: over Gloo as soon as it has ended, else by torch's own time-outs. No step pays for it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,19 @@ class Word:
     fault: str
 
 
+def forget_word() -> None:
+    """Takes away the word of an earlier try, which torchrun may have kept; a collective call must follow."""
+    if num_ranks() > 1 and distributed.get_rank() == 0:
+        with contextlib.suppress(RuntimeError):  # a store that cannot forget is no reason not to train
+            _store().delete_key(KEY)
+
+
 def end_rank(error: ZephonError, what: str) -> NoReturn:
-    """Ends this rank with the exit code of `error`, written below `what` unless another wrote the same."""
+    """Ends this rank with the exit code of the first that left word, which writes its error below `what`.
+
+    Of many ranks that cannot go on at once, as where none gives what is replayed, each other one that has
+    something else to say writes a line.
+    """
     from zephon.cli.common import exit_code
 
     mine = Word(
@@ -41,11 +52,13 @@ def end_rank(error: ZephonError, what: str) -> NoReturn:
         fault=str(error),
     )
     first = _leave(mine)
-    if first.rank == mine.rank or first.fault != mine.fault:
+    if first.rank == mine.rank:
         found = [[mine.fault] if rank == mine.rank else [] for rank in range(num_ranks())]
         sys.stderr.write(report(found, what) + "\n")
-        sys.stderr.flush()
-    sys.exit(mine.exit_code)
+    elif first.fault != mine.fault:
+        sys.stderr.write(f"rank {mine.rank} cannot go on either: {mine.fault.partition(chr(10))[0]}\n")
+    sys.stderr.flush()
+    sys.exit(first.exit_code)
 
 
 def _leave(mine: Word) -> Word:
@@ -58,14 +71,22 @@ def _leave(mine: Word) -> Word:
 
 @contextlib.contextmanager
 def ends_with_others() -> Iterator[None]:
-    """Ends this rank with the exit code of another that left word, where a call breaks that waited for it."""
+    """Ends this rank with the exit code of another that left word, where a call breaks that waited for it.
+
+    Any other error goes on its way: it is this rank's own, and nobody else will say it.
+    """
     try:
         yield
-    except RuntimeError:
+    except RuntimeError as error:
         with contextlib.suppress(RuntimeError):
-            if num_ranks() > 1 and _store().check([KEY]):
+            if _is_broken_call(error) and num_ranks() > 1 and _store().check([KEY]):
                 sys.exit(Word(**json.loads(_store().get(KEY))).exit_code)
         raise
+
+
+def _is_broken_call(error: RuntimeError) -> bool:
+    """Returns whether a collective call broke; errors of Gloo have no class, only a place in its source."""
+    return isinstance(error, distributed.DistError) or "/gloo/" in str(error)
 
 
 def _store() -> distributed.Store:

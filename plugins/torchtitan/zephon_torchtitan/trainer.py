@@ -25,7 +25,7 @@ from torchtitan.trainer import Trainer
 from zephon import Recipe, ZephonError
 from zephon_torchtitan.dataloader import Placed, ZephonDataLoader, recipe_of
 from zephon_torchtitan.dataset_loss import ObservedLoss, StepLosses, why_unseen
-from zephon_torchtitan.ending import end_rank, ends_with_others
+from zephon_torchtitan.ending import end_rank, ends_with_others, forget_word
 from zephon_torchtitan.launch import STATE, check_rank, check_vocabulary, refuse_together, together
 from zephon_torchtitan.metrics import DataMetrics
 from zephon_torchtitan.recipes import TrainerValues
@@ -57,6 +57,7 @@ class ZephonTrainer(Trainer):
         self.dataset_losses = self._hear_losses()
         if config.validator.enable and isinstance(self.validator, ZephonValidator):
             self.validator.use(self.data.rank)
+        forget_word()
         # An override puts its loader in place after the launch check.
         encoder = self.data.rank.loader.opened.encoder
         together(lambda: check_vocabulary(encoder.vocab_size, self.model_config))
@@ -154,7 +155,8 @@ class ZephonTrainer(Trainer):
 
     def _train(self) -> None:
         try:
-            super().train()
+            with ends_with_others():
+                super().train()
         except CheckpointException as error:
             said = "\n".join(str(found) for found, _ in error.failures.values())  # without their code lines
             missing = re.search(r"Missing key in checkpoint state_dict: (\S+?)\.?$", said, re.MULTILINE)
@@ -199,7 +201,6 @@ class ZephonTrainer(Trainer):
             "  cure: go on from a checkpoint of one run; with another global batch size begin a new one"
         ]
 
-    @ends_with_others()
     def should_continue_training(self) -> bool:
         """Returns whether another step is to be taken and its data is there; the same on all ranks."""
         if not super().should_continue_training():
@@ -219,7 +220,6 @@ class ZephonTrainer(Trainer):
             self.checkpointer.save(self.step, last_step=True)
         return False
 
-    @ends_with_others()
     def train_step(self, data_iterator: Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]) -> None:
         """Takes a step; where TorchTitan logs, the data's metrics go to the same logger."""
         losses, log = self.dataset_losses, self.metrics_processor.logger
@@ -248,7 +248,8 @@ def _no_state(config: ZephonTrainer.Config, why: str, missing: str = "") -> str:
     if not missing:
         cure = f"load the data's state, too (checkpoint.exclude_from_loading leaves it out); or {anew}"
     elif missing.startswith(f"{DATALOADER}.lane_"):
-        cure = f"set `lanes` to the number of lanes that wrote it; or {anew}"
+        other = "and, as a run folder is of one recipe, another --dataloader.run-folder"
+        cure = f"set `lanes` to the number of lanes that wrote it; or {anew} {other}"
     elif missing.startswith(DATALOADER):
         cure = f"{weights}; where another loader wrote it, {anew}"
     else:

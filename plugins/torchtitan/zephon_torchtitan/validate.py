@@ -21,7 +21,6 @@ from torchtitan.tools.logging import logger
 
 from zephon import Loader, LoaderOptions, Opened, Recipe, open_recipe
 from zephon_torchtitan.dataloader import as_torchtitan
-from zephon_torchtitan.ending import ends_with_others
 from zephon_torchtitan.launch import check_rank, check_tokenizer, together
 from zephon_torchtitan.rank import RankLoader, any_rank
 from zephon_torchtitan.recipes import TrainerValues, read_recipe
@@ -183,7 +182,6 @@ class ZephonValidator(Validator):
         if held:
             yield HELD_OUT, replace(recipe, datasets=tuple(held))
 
-    @ends_with_others()
     def validate(self, model_parts: list[nn.Module], step: int) -> None:
         """Validates on every set and logs a loss for each dataset, each set and all, weighted by tokens."""
         if not self.passes:
