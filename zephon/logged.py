@@ -50,6 +50,8 @@ class _LaneRows:
     sources: list[tuple[int, int]] = field(default_factory=list)
     end: int = 0
     """One past the last row that is logged, whether its digest is kept or not."""
+    furthest: int = 0
+    """The same, with rows that a newer attempt dropped as it went back."""
 
     def cut(self, row: int) -> None:
         """Drops what is known from `row` on."""
@@ -168,6 +170,7 @@ class LoggedRows:
                 begun.add(lane)
                 of_lane.cut(row)
             of_lane.end = row + 1
+            of_lane.furthest = max(of_lane.furthest, of_lane.end)
             if step >= self.steps.start:
                 of_lane.put(row, bytes.fromhex(value), index)
         if self._names is not None:
@@ -178,6 +181,12 @@ class LoggedRows:
     def end_step(self) -> int:
         """Returns one past the last step of which a row counts, those before `steps` included."""
         return -(-max((rows.end for rows in self._rows.values()), default=0) // self._rows_per_step)
+
+    @property
+    def dropped(self) -> range:
+        """Returns the steps behind the newest attempt, which only those have that it went back from."""
+        furthest = max((rows.furthest for rows in self._rows.values()), default=0)
+        return range(max(self.end_step, self.steps.start), -(-furthest // self._rows_per_step))
 
     def compare(self, batch: Batch) -> tuple[int, list[Difference]]:
         """Returns the rows of the batch that the log has, and those of them that differ; digests cost."""

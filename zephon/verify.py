@@ -81,6 +81,8 @@ class Outcome:
     ends: int | None = None
     """The step before which the data end here although the run went on."""
     tokens: list[TokenDifference] = field(default_factory=list)
+    dropped: range = range(0)
+    """Steps that only attempts have from which a newer one went back behind them: not compared."""
     remade: list[tuple[LogFile, int, int]] = field(default_factory=list)
     """Steps [a, b) of a rank's lanes that no log led to, made to get to where an attempt began."""
 
@@ -97,6 +99,7 @@ def verify_run(plan: Plan) -> Outcome:
     logged = _new_log(plan, range(recipe.lanes))
     for file in plan.files:
         logged.add(file)
+    outcome.dropped = logged.dropped
     follower = _Follower(plan, logged, outcome, logged.end_step)
     opened, num_ranks = _with_schedule(plan, logged.schedule), plan.options.dp_world_size
     for number in range(num_ranks):

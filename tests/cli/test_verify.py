@@ -20,7 +20,7 @@ from zephon.cli.verify import missing_ranks
 from zephon.dataset import Dataset
 from zephon.indexing import index_recipe
 from zephon.recipe import Recipe
-from zephon.schedule import Stages
+from zephon.stages import Stages
 from zephon_curriculum import Run
 
 pytestmark = pytest.mark.usefixtures("probed_once")
@@ -142,7 +142,7 @@ def test_json(verify: Any, place: Path) -> None:
     assert whole == {
         "run": "run", "equal": True, "replay": False, "attempts": 3, "num_rows": 56, "num_steps": 7,
         "changed": [], "notes": [], "first_difference": None, "data_end_before_step": None, "different": [],
-        "tokens": [], "missing_rows": [], "missing_ranks": [], "remade": [],
+        "tokens": [], "missing_rows": [], "missing_ranks": [], "remade": [], "steps_not_compared": None,
     }  # fmt: skip
     row, true, false = flip(place / "run", "rank_00001_00001.jsonl", 3, 2)
     flip(place / "run", "rank_00001_00001.jsonl", 4, 2)
@@ -259,6 +259,24 @@ def test_logs_that_lack_something_are_compared_for_what_they_have(verify: Any, p
         "  no log of attempt 0: ranks 2 to 3 of 4",
         "  no log led to attempt 1, rank 1 of 2: steps 0 to 2 of its lanes were made, not compared",
     ]
+
+
+def test_steps_that_the_newest_attempt_went_back_from_are_said(verify: Any, place: Path) -> None:
+    """It went back to step 3 and made that one only: nothing takes the place of steps 4 to 6 yet."""
+    batches = place / "run" / "batches"
+    for rank in range(2):
+        head, first, *_ = (batches / f"rank_{rank:05d}_00001.jsonl").read_text().splitlines(keepends=True)
+        assert json.loads(first)["step"] == 3
+        (batches / f"rank_{rank:05d}_00003.jsonl").write_text(head + first)
+    assert verify("run")[:2] == (
+        0,
+        "equal: 32 rows of 4 steps compared, as 4 attempts logged them\n"
+        "  not compared: steps 4 to 6, of older attempts only, since the newest went back; "
+        "--replay compares all\n",
+    )
+    assert json.loads(verify("run", "--json")[1])["steps_not_compared"] == [4, 7]
+    assert json.loads(verify("run", "--json", "--steps", "0:5")[1])["steps_not_compared"] == [4, 5]
+    assert "not compared" not in verify("run", "--replay")[1]
 
 
 def test_an_attempt_with_data_accepted_as_changed_is_noted(verify: Any, place: Path) -> None:

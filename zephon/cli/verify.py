@@ -244,6 +244,11 @@ def describe(plan: Plan, outcome: Outcome) -> Iterator[str]:
     if outcome.lacking:
         count, lacking = outcome.lacking.total(), sorted(outcome.lacking)
         yield f"  not in the log: {count:,} rows of step{_plural(lacking)} {_ranges(lacking)}"
+    if dropped := outcome.dropped:
+        yield (
+            f"  not compared: step{_plural(dropped)} {_ranges(dropped)}, of older attempts only, since the "
+            f"newest went back; --replay compares all"
+        )
     for attempt, world, ranks in missing_ranks(plan.files):
         yield f"  no log of attempt {attempt}: rank{_plural(ranks)} {_ranges(ranks)} of {world}"
     for file, begin, end in outcome.remade:
@@ -301,6 +306,7 @@ def to_json(request: Request, plan: Plan, outcome: Outcome) -> dict[str, Any]:
         ],
         "tokens": [asdict(each) for each in outcome.tokens],
         "missing_rows": [{"step": step, "num_rows": n} for step, n in sorted(outcome.lacking.items())],
+        "steps_not_compared": [outcome.dropped.start, outcome.dropped.stop] if outcome.dropped else None,
         "missing_ranks": [
             {"attempt": attempt, "dp_world_size": world, "ranks": ranks}
             for attempt, world, ranks in missing_ranks(plan.files)
