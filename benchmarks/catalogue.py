@@ -30,7 +30,7 @@ from zephon.packing import Packing
 from zephon.paths import DataFile
 from zephon.readers import ChunkTable, open_reader
 from zephon.recipe import Recipe
-from zephon.schedule import Constant
+from zephon.stages import Constant
 from zephon.tokenizer import Tokenize
 
 

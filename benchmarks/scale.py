@@ -27,7 +27,8 @@ from zephon.mixture import MixtureWorkSource
 from zephon.order import Order
 from zephon.packing import Wrap
 from zephon.prepare import Block, Request
-from zephon.schedule import Constant, ScheduleContext, compile_schedule
+from zephon.schedule import ScheduleContext, compile_schedule
+from zephon.stages import Constant
 from zephon.stream import Stream
 
 SEQ_LEN = 2048

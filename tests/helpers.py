@@ -26,7 +26,8 @@ from zephon.opened import Opened, make_order, open_dataset
 from zephon.options import LoaderOptions
 from zephon.packing import Carrying, Packing
 from zephon.recipe import DEFAULT_FLUSH_EVERY, Recipe
-from zephon.schedule import Constant, Schedule
+from zephon.schedule import Schedule
+from zephon.stages import Constant
 from zephon.tokenizer import Tokenize, TokenizerReport
 
 BOS, EOS = 256, 257

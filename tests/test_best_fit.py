@@ -18,7 +18,7 @@ from zephon.errors import DataError
 from zephon.opened import Opened
 from zephon.packing import Packing
 from zephon.prepare import Block
-from zephon.schedule import Constant, Stages
+from zephon.stages import Constant, Stages
 from zephon.stream import Run
 from zephon.testing import check_packer
 

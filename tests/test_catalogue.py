@@ -26,7 +26,7 @@ from zephon.indexing import index_recipe
 from zephon.lock import lock_hashes
 from zephon.readers.jsonl import JsonlReader
 from zephon.recipe import Recipe
-from zephon.schedule import Constant
+from zephon.stages import Constant
 from zephon.tokenizer import Tokenize
 
 pytestmark = pytest.mark.usefixtures("probed_once")

@@ -103,8 +103,11 @@ def test_a_controller_that_no_start_could_build_is_a_finding(
     recipe = make_recipe({"web": words("web", 40, (3,))}, Constant({"web": 1}), tokenizer=letters, lanes=2)
     good = run(replace(recipe, controller={"kind": "exp3", "every": 7}), tmp_path)
     assert "controller" not in named(good, ERROR)
+    assert "are the schedule's, the base; the controller may" in named(good, "ok")["controller"]
+    assert "controller" not in named(run(recipe, tmp_path), "ok")
     report = run(replace(recipe, controller=controller), tmp_path)
     assert message in named(report, ERROR)["controller"]
+    assert "controller" not in named(report, "ok")
     assert not report.ok
 
 
@@ -122,6 +125,9 @@ def test_every_fault_is_its_own_finding_of_one_report(letters: str, tmp_path: Pa
     assert set(errors) == expected
     assert "first record 1 of ref.jsonl" in errors["dataset ref"]
     assert all(finding.cure for finding in report.findings if finding.subject in ("lanes", "dataset nowhere"))
+    [first, *_] = report.by_severity(ERROR)
+    line = "CheckReport: check failed: 7 errors, 2 warnings; lanes: "
+    assert repr(report) == line + first.message.splitlines()[0]
     with pytest.raises(CheckError) as caught:
         report.raise_if_failed()
     assert all(f"error:   {subject}: " in str(caught.value) for subject in expected)

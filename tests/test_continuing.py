@@ -39,7 +39,8 @@ from zephon.options import LoaderOptions
 from zephon.pipeline import Pipeline
 from zephon.recipe import Recipe
 from zephon.runfolder import START
-from zephon.schedule import Constant, Drop, ScheduleTable, Stages
+from zephon.schedule import Drop, ScheduleTable
+from zephon.stages import Constant, Stages
 from zephon.statefile import read_state_file, write_state_file
 from zephon.toml import recipe_from_table
 

@@ -17,8 +17,8 @@ from zephon.lane import OPEN_AHEAD, Lane, LanePlan, Row
 from zephon.lanestate import CarriedPiece
 from zephon.mixture import Ledger, MixtureWorkSource
 from zephon.opened import Opened
-from zephon.schedule import Constant, Stages
 from zephon.shares import PARTS
+from zephon.stages import Constant, Stages
 from zephon.stream import Cursor, Stream
 
 DOCUMENTS = {"web": words("web", 9, (1, 4)), "code": sized(5, (3, 40)), "prose": sized(3, (17,))}

@@ -29,7 +29,7 @@ from zephon.errors import StateError, ZephonError
 from zephon.loader import Loader
 from zephon.mixture import MixtureWorkSource
 from zephon.options import LoaderOptions
-from zephon.schedule import Constant, Stages
+from zephon.stages import Constant, Stages
 
 pytestmark = pytest.mark.usefixtures("probed_once")
 
@@ -73,6 +73,15 @@ def test_a_batch_is_the_callers_to_keep() -> None:
         kept = first.inputs.copy()
         list(islice(loader, 5))
         assert (first.inputs == kept).all()
+
+
+def test_a_loader_says_where_it_stands() -> None:
+    opened = open_small(make_recipe(lanes=4, global_batch_size=8))
+    with loaders(opened, 2) as (_, second):
+        assert repr(second) == f"Loader of rank 1 of 2, after 0 steps: batches of 4 rows; {opened.recipe!r}"
+        next(second)
+        assert repr(second).startswith("Loader of rank 1 of 2, after 1 step: ")
+    assert repr(second).startswith("Loader of rank 1 of 2, after 1 step, closed: ")
 
 
 def test_it_is_its_own_iterator() -> None:

@@ -28,8 +28,9 @@ from zephon.mixture import (
     begin_step,
     first_credits,
 )
-from zephon.schedule import Constant, ScheduleContext, ScheduleTable, Stages, compile_schedule
+from zephon.schedule import ScheduleContext, ScheduleTable, compile_schedule
 from zephon.shares import PARTS, shares_of
+from zephon.stages import Constant, Stages
 
 SOURCE = MixtureWorkSource([], {"any": 1})
 SEQ_LEN = 128

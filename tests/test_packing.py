@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.helpers import EOS, loaders, make_recipe, open_small, read, sized, take_steps, tokens_of
 from zephon.opened import Opened
 from zephon.packing import Carrying, Packing, Wrap
-from zephon.schedule import Constant
+from zephon.stages import Constant
 from zephon.testing import check_packer
 
 

@@ -188,6 +188,9 @@ def test_an_entry_without_files_says_what_is_there(data: Path, entry: str) -> No
         f"path '{entry}' names no file\n  got:  nothing at {data}/{entry}; {data}/data holds"
     )
     assert "Z, a, a10, a2, b, ... (8 in all)" in message
+    assert message.endswith(f"correct the path; relative ones start at {data}")
+    with pytest.raises(DataError, match=r"correct the path$"):
+        names(data, f"{data}/{entry}")
 
 
 def test_an_empty_folder_is_an_entry_without_files(tmp_path: Path) -> None:

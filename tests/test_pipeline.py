@@ -14,7 +14,7 @@ from zephon.dataset import Dataset
 from zephon.mixture import MixtureWorkSource
 from zephon.packing import Packing
 from zephon.pipeline import Pipeline
-from zephon.schedule import Constant, Stages
+from zephon.stages import Constant, Stages
 from zephon.tokenizer import Tokenize
 
 pytestmark = pytest.mark.usefixtures("probed_once")

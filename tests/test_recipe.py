@@ -16,7 +16,8 @@ from zephon.dataset import Dataset
 from zephon.opened import open_recipe
 from zephon.packing import Packing, Wrap
 from zephon.recipe import Recipe, diff_configuration
-from zephon.schedule import Constant, ScheduleTable, Stages
+from zephon.schedule import ScheduleTable
+from zephon.stages import Constant, Stages
 from zephon.tokenizer import Tokenize
 
 EVEN = {"web": 1, "code": 1}

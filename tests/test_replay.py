@@ -31,7 +31,7 @@ from zephon.loader import Loader
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
 from zephon.runfolder import read_recipe
-from zephon.schedule import Constant
+from zephon.stages import Constant
 
 pytestmark = pytest.mark.usefixtures("probed_once")
 

@@ -19,7 +19,8 @@ from zephon.loader import Loader
 from zephon.lock import ALLOWANCES
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
-from zephon.schedule import BLOCK_STEPS, Constant, ScheduleTable, Stages
+from zephon.schedule import BLOCK_STEPS, ScheduleTable
+from zephon.stages import Constant, Stages
 from zephon.state import check_shared, lane_key, read_lane, write_state
 from zephon.stream import Cursor
 

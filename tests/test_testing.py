@@ -13,7 +13,8 @@ from zephon.best_fit import BestFit
 from zephon.mixture import Ledger, MixtureWorkSource
 from zephon.packing import PackerPlan, Packing, Wrap
 from zephon.prepare import LengthRule
-from zephon.schedule import Constant, ScheduleContext, Stages
+from zephon.schedule import ScheduleContext
+from zephon.stages import Constant, Stages
 from zephon.stream import Run
 from zephon.testing import check_packer, check_schedule, check_work_source
 

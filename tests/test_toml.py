@@ -19,7 +19,7 @@ from zephon.errors import CheckError
 from zephon.opened import open_recipe
 from zephon.packing import Packing
 from zephon.recipe import Recipe
-from zephon.schedule import Constant, Stages
+from zephon.stages import Constant, Stages
 from zephon.tokenizer import Tokenize
 from zephon.toml import parse_setting, read_recipe, recipe_from_table, write_recipe
 

@@ -45,18 +45,17 @@ from zephon.readers.subset import PartReader
 from zephon.recipe import Recipe
 from zephon.runfolder import read_lock
 from zephon.schedule import (
-    Constant,
     ControllerContext,
     Drop,
     Schedule,
     ScheduleContext,
     ScheduleTable,
     ScheduleUpdates,
-    Stages,
     compile_schedule,
 )
 from zephon.shares import PARTS, check_weights, shares_of
 from zephon.snapshots import find_snapshot
+from zephon.stages import Constant, Stages
 from zephon.state import saved_steps
 from zephon.statefile import find_state, read_state_file, write_state_file
 from zephon.tokenizer import Tokenize

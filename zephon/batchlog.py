@@ -280,9 +280,10 @@ def find_log_files(folder: Path, role: str, steps: range = ALL_STEPS) -> list[Lo
 def no_batches(folder: Path, role: str, steps: range = ALL_STEPS) -> StateError:
     """Returns the error of a folder, given as `role`, that holds no batches of `steps`."""
     bounds = "" if steps.stop == ALL_STEPS.stop else f" in steps [{steps.start}, {steps.stop})"
+    got = "a file, no folder" if folder.exists() else "no such folder"
     return StateError.explained(
         f"{role} {str(folder)!r} holds no batches{bounds}",
-        got="no batch log with such a row" if folder.is_dir() else "no such folder",
+        got="no batch log with such a row" if folder.is_dir() else got,
         rule="it is the folder that a run had as its `run_folder`",
         cure="give that folder" + (", or other steps" if bounds else ""),
     )

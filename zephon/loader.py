@@ -32,7 +32,6 @@ from zephon.state import (
     lane_key,
     lanes_missing,
     read_lane,
-    saved_steps,
     write_state,
 )
 from zephon.updating import TableInForce
@@ -84,6 +83,13 @@ class Loader:
         for note in self.notes:
             _log.log(logging.INFO if note is self.notes[0] else logging.WARNING, "begin: %s", note)
         self._delivered = self._rank.begin({lane: states[lane] for lane in self.lanes} if states else {})
+
+    def __repr__(self) -> str:
+        options, done = self.options, self.num_steps
+        rank = f"rank {options.dp_rank} of {options.dp_world_size}"
+        where = f"after {done:,} step{'s' * (done != 1)}{', closed' * self._closed}"
+        rows = f"batches of {self.micro_batch_size:,} row{'s' * (self.micro_batch_size != 1)}"
+        return f"Loader of {rank}, {where}: {rows}; {self.opened.recipe!r}"
 
     # Delivering -------------------------------------------------------------------------------------------
 
@@ -216,7 +222,7 @@ class Loader:
             raise ZephonError(
                 "load_state_dict() comes before the first batch; make a new loader to go elsewhere"
             )
-        table = self._table.restore(saved_steps(state))
+        table = self._table.restore(state, allow)
         shared, notes = check_shared(state, self.opened, table, allow, lambda: _earlier_lock(self.options))
         num_datasets = len(self.opened.recipe.datasets)
         num_saved = shared.num_datasets(self.opened.recipe.names)

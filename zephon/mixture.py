@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from zephon.bits import key
 from zephon.dataset import Dataset
-from zephon.schedule import Constant, Schedule, ScheduleTable
+from zephon.schedule import Schedule, ScheduleTable
 from zephon.shares import PARTS, Weights, shares_without
+from zephon.stages import Constant
 
 WORD = 1 << 64
 R2_FIRST = 0xC13FA9A902A6328F

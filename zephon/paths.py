@@ -90,7 +90,7 @@ def list_files(
                 raise _not_listed(dataset, written, error) from error
             found = [_data_file(path, root, entry) for path in paths]
         if not found:
-            raise _nothing_found(written, pattern)
+            raise _nothing_found(written, pattern, base)
         files += sorted(found, key=lambda file: file.name.encode("utf-8", "surrogateescape"))
     _refuse_twice(files, entries)
     return files
@@ -265,7 +265,7 @@ def _refuse_twice(files: Sequence[DataFile], entries: Sequence[str]) -> None:
             )
 
 
-def _nothing_found(written: str, pattern: str) -> DataError:
+def _nothing_found(written: str, pattern: str, base: Path) -> DataError:
     if is_url(pattern):
         return DataError.explained(
             f"path {redact(written)!r} names no file",
@@ -285,5 +285,6 @@ def _nothing_found(written: str, pattern: str) -> DataError:
         got=f"nothing at {pattern}; {parent} holds {shown or 'nothing'}",
         rule="an entry is a file, a folder with files or a glob that matches files "
         "(names that start with . or _ are left out)",
-        cure="correct the path; relative ones start at the recipe's folder",
+        cure="correct the path"
+        + ("" if os.path.isabs(written) else f"; relative ones start at {os.path.abspath(base)}"),
     )

@@ -24,14 +24,8 @@ from zephon.order import GROUP_CHUNKS, GROUP_DOCUMENTS, WINDOW_CHUNKS, WINDOW_DO
 from zephon.packing import Carrying, PackerPlan, Packing
 from zephon.paths import anchor
 from zephon.readers.lines import CHUNK_BYTES
-from zephon.schedule import (
-    Constant,
-    ControllerContext,
-    Schedule,
-    ScheduleContext,
-    ScheduleTable,
-    compile_schedule,
-)
+from zephon.schedule import ControllerContext, Schedule, ScheduleContext, ScheduleTable, compile_schedule
+from zephon.stages import Constant
 from zephon.tokenizer import Tokenize
 from zephon.urls import refuse_secret
 

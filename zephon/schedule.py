@@ -1,6 +1,7 @@
 """Schedules: step -> weights, compiled to integer shares before the run.
 
-Upstream: the recipe. Downstream: `mixture.py`, which draws by shares. Whatever a schedule computes with, only
+Upstream: the recipe and its schedule, such as those of `stages.py`. Downstream: `mixture.py`, which draws by
+shares. Whatever a schedule computes with, only
 the integers of its table reach the data, so a run is the same on every machine.
 """
 
@@ -19,8 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from zephon.errors import check_whole, unknown_field
-from zephon.shares import PARTS, Weights, check_weights, shares_of_each
+from zephon.shares import PARTS, Weights, shares_of_each
 
 TOGETHER = 512
 """Steps whose weights are compiled at once: as many as a processor's cache holds."""
@@ -332,86 +332,3 @@ def compile_schedule(schedule: Schedule, context: ScheduleContext) -> ScheduleTa
 def _kept(weights: Weights) -> Weights:
     """Returns the weights as they are now: a schedule may fill one mapping at every step."""
     return dict(weights) if isinstance(weights, Mapping) else weights
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """The same weights at every step."""
-
-    mixture: Weights
-
-    def __post_init__(self) -> None:
-        check_weights(self.mixture, "schedule constant")
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], context: ScheduleContext) -> Constant:
-        """Returns the schedule of `weights = {...}`."""
-        _refuse_unknown(config, {"weights"}, "constant")
-        return cls(config["weights"])
-
-    def to_config(self) -> dict[str, Any]:
-        """Returns the schedule's table of a recipe."""
-        return {"kind": "constant", "weights": dict(self.mixture)}
-
-    def weights(self, step: int) -> Weights:
-        """Returns the weights, whatever the step."""
-        return self.mixture
-
-    def changes(self) -> Sequence[int]:
-        """Returns the one step from which the weights hold."""
-        return (0,)
-
-
-@dataclass(frozen=True, slots=True)
-class Stages:
-    """Weights that change at given steps: {0: {...}, 500: {...}}; each holds until the next."""
-
-    stages: Mapping[int, Weights]
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.stages, Mapping) or 0 not in self.stages:
-            raise ValueError(
-                f"schedule stages: must map steps to weights, from step 0 on, got {self.stages!r}"
-            )
-        for step, weights in self.stages.items():
-            check_whole("schedule stages: a step", step, 0)
-            check_weights(weights, f"schedule stages, step {step}")
-        object.__setattr__(self, "stages", {step: dict(self.stages[step]) for step in sorted(self.stages)})
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], context: ScheduleContext) -> Stages:
-        """Returns the schedule of `stages = [{ step = 0, weights = {...} }, ...]`."""
-        _refuse_unknown(config, {"stages"}, "stages")
-        entries = config.get("stages")
-        if not isinstance(entries, Sequence) or not all(isinstance(e, Mapping) for e in entries):
-            raise ValueError(f"schedule stages: `stages` must be a list of tables, got {entries!r}")
-        stages: dict[int, Weights] = {}
-        for entry in entries:
-            if set(entry) != {"step", "weights"}:
-                raise ValueError(f"schedule stages: an entry has `step` and `weights`, got {dict(entry)!r}")
-            if entry["step"] in stages:
-                raise ValueError(f"schedule stages: step {entry['step']} is given twice")
-            stages[entry["step"]] = entry["weights"]
-        return cls(stages)
-
-    def to_config(self) -> dict[str, Any]:
-        """Returns the schedule's table of a recipe."""
-        stages = [{"step": step, "weights": dict(weights)} for step, weights in self.stages.items()]
-        return {"kind": "stages", "stages": stages}
-
-    def weights(self, step: int) -> Weights:
-        """Returns the weights of the last stage that begins at or before `step`."""
-        if step in self.stages:
-            return self.stages[step]
-        return self.stages[max(start for start in self.stages if start <= step)]
-
-    def changes(self) -> Sequence[int]:
-        """Returns the steps at which a stage begins."""
-        return tuple(self.stages)
-
-
-def _refuse_unknown(config: Mapping[str, Any], known: set[str], kind: str) -> None:
-    if unknown := [name for name in config if name not in known]:
-        raise unknown_field(f"schedule {kind}", unknown[0], sorted(known))
-    if missing := sorted(known - set(config)):
-        raise ValueError(f"schedule {kind}: field {missing[0]!r} is missing")

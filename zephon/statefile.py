@@ -81,6 +81,6 @@ def read_state_file(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"the state file {str(path)!r} cannot be read",
             got=f"{type(error).__name__}: {reason}",
             rule=f"it is what zephon.write_state_file(state, path) wrote, version {FILE_VERSION}",
-            cure="write it from the checkpoint of the earlier phase, all lanes in it; or name the right file",
+            cure="name the right file, or write one from a checkpoint of the run, with all lanes in it",
         ) from None
     return {n: v.encode() if n.startswith(LANE) and isinstance(v, str) else v for n, v in entries.items()}

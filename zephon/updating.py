@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
+from typing import Any
 
 from zephon.dropped import DroppedDocuments
 from zephon.errors import ZephonError
 from zephon.opened import Opened
 from zephon.recipe import Recipe
 from zephon.schedule import Drop, ScheduleTable, ScheduleUpdates
+from zephon.state import saved_steps
 
 
 class TableInForce:
@@ -44,10 +46,17 @@ class TableInForce:
         drops = tuple(drop for drop in table.drops if drop.step <= step)
         return self._find(drops) if drops else None
 
-    def restore(self, step: int) -> ScheduleTable:
-        """Returns the table of a run that goes on after `step` steps; `take` puts it in force."""
-        table = None if self._updates is None else self._updates.update(step)
-        return self.mixed if table is None else fit(table, self._recipe)
+    def restore(self, state: Mapping[str, Any], allow: Collection[str]) -> ScheduleTable:
+        """Returns the table of a run that goes on from `state`; `take` puts it in force.
+
+        Updates that have `check_state(state, table)` may know better than the schedule why it does not fit.
+        """
+        found = None if self._updates is None else self._updates.update(saved_steps(state))
+        table = self.mixed if found is None else fit(found, self._recipe)
+        check_state = getattr(self._updates, "check_state", None)
+        if check_state is not None and "schedule" not in allow:
+            check_state(state, table)
+        return table
 
     def take(self, table: ScheduleTable, step: int) -> None:
         """Puts in force the table of a run that goes on after `step` steps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -230,3 +231,121 @@ def test_what_cannot_be_used_is_left_out_and_refused_alone(
     found = init("all")
     assert [dataset["name"] for dataset in found["datasets"]] == ["good"]
     assert [said in other["why"] for other in found["left_out"]] == [True]
+
+
+# Texts, source code among them, and what is left out of a folder -------------------------------------------
+
+
+def write_texts(folder: Path, *names: str) -> None:
+    """Writes files of a text each."""
+    for name, text in zip(names, TEXTS, strict=False):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+ANY = '; a dataset of kind = "text" takes files of text by any name, each one document'
+
+
+def test_files_that_are_not_taken_of_a_folder_are_counted_and_named(place: Path) -> None:
+    write_texts(place / "prose", "a.txt", "b.md", "more/c.txt", "z.xyz", "more/a.pdf", "b.pdf", "LICENSE")
+    done = zephon("init", "prose", "--tokenizer", "letters", "--out", "recipe.toml")
+    assert done.stderr == f"left out of prose: 4 files: .pdf, .xyz, no suffix{ANY}\n"
+    assert "dataset prose: 3 text files" in done.stdout
+    lines = (place / "recipe.toml").read_text().splitlines()
+    assert lines[lines.index("# Left out of prose") + 1] == f"#   4 files: .pdf, .xyz, no suffix{ANY}"
+    [other] = init("prose")["left_out"]
+    assert (other["path"], other["part_of"]) == (str(place / "prose"), "prose")
+
+
+def test_files_beside_folders_of_data_are_named_but_for_metadata_and_the_tokenizer(place: Path) -> None:
+    write_texts(place / "data", "README.md", "notes.pdf", "tokenizer.json", "web/a.txt", "code/a.txt")
+    found = init("data")
+    assert [dataset["name"] for dataset in found["datasets"]] == ["code", "web"]
+    [other] = found["left_out"]
+    assert (other["part_of"], other["why"]) == ("data", f"2 files: .md, .pdf{ANY}")
+
+
+def test_source_code_is_text(place: Path) -> None:
+    write_texts(place / "data" / "code", "a.py", "lib/b.rs", "lib/C.PY", "README.md", "Makefile")
+    write_texts(place / "data" / "prose", "a.txt")
+    found = init("data")
+    code, prose = found["datasets"]
+    assert (code["name"], code["kind"], code["num_files"]) == ("code", "text", 4)
+    assert code["why"] == "every file is one document: .PY, .md, .py, .rs"
+    assert (prose["num_files"], prose["why"]) == (1, "every file is one document")
+    assert [(other["part_of"], other["why"]) for other in found["left_out"]] == [
+        ("code", f"1 file: no suffix{ANY}")
+    ]
+    recipe = (place / "recipe.toml").read_text()
+    assert recipe.count('kind = "text"   # every file is one document: ') == 1
+    assert init("data/code/lib/b.rs")["datasets"][0]["is_kind_named"] is False
+
+
+def test_source_code_beside_data_is_none(place: Path) -> None:
+    (place / "web" / "a.jsonl").write_bytes(LINES)
+    write_texts(place / "web", "load.py")
+    found = init("web")
+    assert [(d["kind"], d["num_files"]) for d in found["datasets"]] == [("jsonl", 1)]
+    assert [other["why"] for other in found["left_out"]] == [f"1 file: .py{ANY}"]
+
+
+@pytest.mark.parametrize("content", [b"G\x00\x11", b"\xff\xfe\x41"])
+def test_what_is_called_like_source_code_and_is_no_text_is_left_out(place: Path, content: bytes) -> None:
+    write_texts(place / "code", "a.py")
+    (place / "code" / "0.ts").write_bytes(b"")
+    (place / "code" / "1.ts").write_bytes(content)
+    found = init("code")
+    assert [(d["num_files"], d["paths"]) for d in found["datasets"]] == [(1, [f"{place}/code/**/*.py"])]
+    assert [other["why"] for other in found["left_out"]] == [f"2 files: .ts{ANY}"]
+    (place / "code" / "a.py").unlink()
+    alone = zephon("init", "code", "--out", "new.toml")
+    assert alone.exit_code == 4
+    assert "got:  2 files: .ts\n" in alone.stderr
+    assert "source code is text in UTF-8" in alone.stderr
+
+
+def test_a_letter_that_is_cut_at_the_end_of_what_is_looked_at_is_text(place: Path) -> None:
+    (place / "web" / "a.py").write_text("#" + "\u00e9" * 4096)
+    assert init("web")["datasets"][0]["num_files"] == 1
+
+
+def test_a_folder_of_nothing_that_can_be_read_is_named_once(place: Path) -> None:
+    write_texts(place / "only", "x/a.pdf", "y/b.pdf")
+    write_texts(place / "web", "a.txt")
+    [other] = init("only", "web")["left_out"]
+    assert (Path(other["path"]).name, other["why"].endswith("2 files: .pdf")) == ("only", True)
+    alone = zephon("init", "only", "--out", "new.toml")
+    assert alone.exit_code == 4
+    assert 'a dataset of kind = "text" takes' in alone.stderr
+
+
+def test_what_is_left_out_is_named_before_a_role_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEPHON_PLUGINS", "zephon-curriculum")
+    write_texts(place / "data", "prose/a.txt", "logs/a.txt", "code/a.pdf")
+    refused = zephon("init", "data", "--template", "smollm3", "--out", "new.toml")
+    assert refused.exit_code == 2
+    first, *rest = refused.stderr.splitlines()
+    assert first.startswith(f"left out: {place}/data/code: 1 file: .pdf; ")
+    assert "role 'web' is played by no dataset" in "\n".join(rest)
+
+
+def test_datasets_come_in_the_order_of_the_paths_and_of_names_whatever_a_folder_lists_first(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_texts(place / "data", "prose/a.txt", "logs/a.txt", "code/a.py", "code/b.md", "x.pdf", "a.xyz")
+    found = init("data")
+    assert [dataset["name"] for dataset in found["datasets"]] == ["code", "logs", "prose"]
+    given = [dataset["name"] for dataset in init("data/prose", "data/logs", "data/code")["datasets"]]
+    assert given == ["prose", "logs", "code"]
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path=".": sorted(listdir(path), reverse=True))
+    assert init("data") == found
+
+
+def test_a_path_that_is_not_there_is_refused_without_a_word_of_recipes(place: Path) -> None:
+    refused = zephon("init", "nope", "--out", "new.toml")
+    assert refused.exit_code == 4
+    assert f"got:  nothing at {place}/nope; " in refused.stderr
+    assert "cure: correct the path\n" in refused.stderr

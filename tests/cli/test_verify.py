@@ -345,7 +345,8 @@ def test_steps(verify: Any, place: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_refused(verify: Any) -> None:
-    for name, got in (("nowhere", "no such folder"), ("data", "no batch log")):
+    got_of = {"nowhere": "no such folder", "data": "no batch log", "recipe.toml": "a file, no folder"}
+    for name, got in got_of.items():
         code, _, err = verify(name)
         assert code == 5
         assert got in err

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.helpers import make_recipe
 from zephon import feed, lane, prepare
 from zephon.recipe import Recipe
-from zephon.schedule import Stages
+from zephon.stages import Stages
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PACKERS = ("wrap", "best_fit", "sorted_rows")

@@ -19,8 +19,8 @@ from zephon.mixture import Ledger, MixtureWorkSource, begin_step
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
-from zephon.schedule import Constant
 from zephon.shares import PARTS
+from zephon.stages import Constant
 
 WAIT_S = 20
 

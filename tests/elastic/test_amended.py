@@ -30,8 +30,9 @@ from zephon.batch import Batch
 from zephon.errors import DataError
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
-from zephon.schedule import Drop, ScheduleTable, Stages
+from zephon.schedule import Drop, ScheduleTable
 from zephon.shares import PARTS
+from zephon.stages import Stages
 
 STEPS = 7
 

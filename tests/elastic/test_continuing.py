@@ -34,8 +34,8 @@ from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
-from zephon.schedule import Constant, Stages
 from zephon.shares import PARTS
+from zephon.stages import Constant, Stages
 from zephon.state import read_lane
 
 State = dict[str, Any]

@@ -35,7 +35,7 @@ from zephon.lane import Lane
 from zephon.loader import Loader
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
-from zephon.schedule import Constant, Stages
+from zephon.stages import Constant, Stages
 
 MODES = ("stop", "redistribute", "pad")
 

@@ -30,7 +30,7 @@ from zephon.loader import Loader
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
-from zephon.schedule import Stages
+from zephon.stages import Stages
 
 STEPS = 6
 INLINE = LoaderOptions(executor="inline")

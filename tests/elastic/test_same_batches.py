@@ -18,7 +18,7 @@ from zephon import digest, step_digest
 from zephon.dataset import Dataset
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
-from zephon.schedule import Stages
+from zephon.stages import Stages
 
 ROOT = Path(__file__).parents[2]
 STEPS = 7
@@ -102,7 +102,7 @@ def test_the_order_in_which_files_are_listed_does_not_matter(
 PROGRAM = """
 from tests.helpers import digests, make_recipe, open_small, words
 from zephon.options import LoaderOptions
-from zephon.schedule import Stages
+from zephon.stages import Stages
 
 documents = {name: words(name, 30) for name in ("web", "code", "prose")}
 schedule = Stages({0: dict.fromkeys(documents, 1), 3: {"web": 1, "code": 5, "prose": 0}})

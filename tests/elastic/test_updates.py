@@ -20,7 +20,8 @@ from zephon.mixture import Ledger
 from zephon.opened import Opened
 from zephon.options import LoaderOptions
 from zephon.recipe import Recipe
-from zephon.schedule import ScheduleTable, Stages
+from zephon.schedule import ScheduleTable
+from zephon.stages import Stages
 
 DOCUMENTS = {"web": words("web", 30), "code": words("code", 30)}
 WEB, CODE = {"web": 1, "code": 0}, {"web": 0, "code": 1}

@@ -17,7 +17,7 @@ from zephon.batch import Batch
 from zephon.dataset import Dataset
 from zephon.opened import Opened
 from zephon.recipe import Recipe
-from zephon.schedule import Stages
+from zephon.stages import Stages
 
 LINKS = 30
 WORLDS = (1, 2, 4)

@@ -25,7 +25,7 @@ from tests.helpers import words
 from zephon.dataset import Dataset
 from zephon.errors import DataError
 from zephon.recipe import Recipe
-from zephon.schedule import Constant, Stages
+from zephon.stages import Constant, Stages
 
 ENDINGS = ("endless", *POLICIES)
 

@@ -25,7 +25,7 @@ from tests.field.corpora import (
 from tests.helpers import read
 from zephon.batch import Batch
 from zephon.errors import DataError
-from zephon.schedule import Constant
+from zephon.stages import Constant
 
 LENGTHS = [(3, (4, 2, 3, 1)), (60, (59, 60, 61, 119, 120, 121)), (1, (1, 2, 3))]
 

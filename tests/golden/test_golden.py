@@ -21,8 +21,8 @@ from zephon import order as order_module
 from zephon.mixture import first_credits
 from zephon.order import Order
 from zephon.recipe import FORMAT, Recipe
-from zephon.schedule import Stages
 from zephon.shares import PARTS, shares_of
+from zephon.stages import Stages
 
 ROOT = Path(__file__).resolve().parents[2]
 

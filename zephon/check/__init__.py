@@ -162,7 +162,7 @@ class _Check:
                 self.findings.append(ok("plugins", message))
 
     def _build_controller(self) -> None:
-        """Builds the controller as rank 0 does at a start; raises what it refuses."""
+        """Builds the controller as rank 0 does at a start; says what it acts on; raises what it refuses."""
         recipe, table = self.recipe, self.table
         if recipe.controller is None:
             return
@@ -173,6 +173,8 @@ class _Check:
         if table is None:  # the schedule that it would act on is refused
             return
         make(config, recipe.controller_context(table))
+        message = "shares, epochs and ends here are the schedule's, the base; the controller may change them"
+        self.findings.append(ok("controller", message))
 
     def fingerprint(self) -> str:
         """Returns the recipe's, or nothing where a part of it cannot be built."""

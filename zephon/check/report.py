@@ -143,7 +143,9 @@ class CheckReport:
         }
 
     def __repr__(self) -> str:
-        return f"CheckReport: {self.verdict()}"
+        first = next(iter(self.by_severity(ERROR)), None)
+        named = "" if first is None else f"; {first.subject}: {first.message.splitlines()[0]}"
+        return f"CheckReport: {self.verdict()}{named}"
 
     def __str__(self) -> str:
         lines = [self.verdict()]

@@ -6,35 +6,30 @@ Upstream: the paths that a user gives to `zephon init`. Downstream: `init.py`, w
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zephon.cli.discover_sample import sample
+from zephon.cli.discover_sample import find_column
+from zephon.cli.discover_texts import TEXT, is_source, with_text
 from zephon.cli.discover_tokens import find_token_files
-from zephon.cli.output import cut
 from zephon.errors import DataError
 from zephon.paths import DataFile, absolute, list_files
 from zephon.readers import SUFFIXES, kind_by_name
 from zephon.readers.beside import FLAT, INDEX, MEGATRON, OFFSETS, path_beside, without_boundaries
 from zephon.readers.expanded import is_compressed
-from zephon.readers.saved import SPLITS, without_metadata
+from zephon.readers.saved import INFO, SPLITS, without_metadata
 from zephon.runfolder import BATCHES, LOCK, RECIPE
 from zephon.tokenizer.file import FILE_NAME
 from zephon.urls import is_url, last_name, redact
 
-TEXT = "text"
-"""The kind of files that are one document each."""
-TEXT_NAMES = ("text", "content", "body", "document")
-CHAT_NAMES = ("messages", "conversations", "conversation", "turns", "dialogue")
-"""Columns that hold a list of messages where the records are chats."""
-TOKEN_NAMES = ("input_ids", "token_ids", "tokens", "ids")
 EVALUATION = ("test", "validation", "valid", "dev", "eval")
 """Splits that a model is not trained on."""
+NUM_SHOWN = 8
+ANY_FILES = 'a dataset of kind = "text" takes files of text by any name, each one document'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +38,8 @@ class FoundDataset:
 
     name: str
     kind: str
+    is_kind_named: bool = True
+    """Whether the names of the files tell the kind, as of those that end in .txt."""
     paths: tuple[str, ...]
     """Absolute entries: a folder, a file or patterns."""
     num_files: int
@@ -63,12 +60,14 @@ class FoundDataset:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A folder or file that gives no dataset."""
+    """A folder or file that gives no dataset, or some files of one."""
 
     path: str
     """Absolute."""
     why: str
     """What lies there instead, in one line."""
+    part_of: str = ""
+    """Where other files of `path` are taken: the datasets that they gave, or the folder's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def find_datasets(paths: Sequence[str]) -> tuple[list[FoundDataset], list[LeftOu
 
     A folder without data files of its own gives one dataset for each of its folders instead. What cannot be
     read, or has no text column, is left out; where nothing else is found, the error is raised. Texts beside
-    other data, such as a README, are no data.
+    other data, such as a README, are no data. Source code is text.
     """
     found: list[FoundDataset] = []
     left_out: list[LeftOut] = []
@@ -114,6 +113,8 @@ def find_datasets(paths: Sequence[str]) -> tuple[list[FoundDataset], list[LeftOu
 def _add_datasets(part: _Part, found: list[FoundDataset], left_out: list[LeftOut]) -> DataError | None:
     """Adds a dataset of each kind, and what is left out; returns why the first of that is."""
     fault: DataError | None = None
+    names, looked_at = list[str](), set[str]()
+    said = tuple(f"{other.path}/" for other in left_out if not other.part_of)
     try:
         data = without_boundaries(without_metadata(part.name, part.files))
         kinds = _kinds(data)
@@ -123,13 +124,26 @@ def _add_datasets(part: _Part, found: list[FoundDataset], left_out: list[LeftOut
         left_out.append(LeftOut(redact(part.path), _first_lines(error)))
         return error
     for kind in kinds:
-        name = part.name if len(kinds) == 1 else f"{part.name}_{kind}"
+        name = _unique(part.name if len(kinds) == 1 else f"{part.name}_{kind}", found)
+        mine = [file for file in data if _kind(file, part.files) == kind]
         try:
-            found.append(_describe(_unique(name, found), kind, part, data))
+            mine = with_text(mine) if kind == TEXT else mine
+            looked_at.update(file.path for file in mine)
+            found.append(_describe(name, kind, part, data, mine))
+            names.append(name)
         except DataError as error:
             fault = fault or error
             left_out.append(LeftOut(redact(part.path), _first_lines(error)))
+    others = [f for f in data if f.path not in looked_at and not redact(f.path).startswith(said)]
+    if names:
+        left_out += _some_left_out(part.path, others, ", ".join(names))
     return fault
+
+
+def _some_left_out(path: str, files: Sequence[DataFile], part_of: str) -> list[LeftOut]:
+    """Returns what is left out of files that lie beside those taken: all but a tokenizer and metadata."""
+    others = [file for file in files if file.name.rpartition("/")[2] not in (FILE_NAME, INFO, SPLITS)]
+    return [LeftOut(redact(path), f"{_counted(others)}; {ANY_FILES}", part_of)] if others else []
 
 
 def _kinds(files: Sequence[DataFile]) -> list[str]:
@@ -164,11 +178,12 @@ def _parts(given: str) -> tuple[list[_Part], list[LeftOut]]:
     if glob.has_magic(written) or not below:
         return [whole], left_out
     folders = {name: inner for name, inner in below.items() if _kinds(without_boundaries(inner))}
-    left_out += [
-        LeftOut(redact(f"{outer}/{name}"), _other_files(inner))
-        for name, inner in below.items()
-        if name not in folders
-    ]
+    if folders or any(_kind(file, own) for file in own):  # else all of it is refused as one
+        left_out += [
+            LeftOut(redact(f"{outer}/{name}"), _other_files(inner))
+            for name, inner in below.items()
+            if name not in folders
+        ]
     if SPLITS in [file.name for file in own]:
         evaluation = [name for name in folders if name in EVALUATION and len(folders) > 1]
         why = "a split for evaluation, not for training; name its folder to take it"
@@ -177,6 +192,7 @@ def _parts(given: str) -> tuple[list[_Part], list[LeftOut]]:
     elif len(folders) < 2 or any(_is_data(file, own) for file in own):
         return [whole], left_out
     split = SPLITS in [file.name for file in own]
+    left_out += _some_left_out(outer, own, last_name(outer))
     parts = []
     for name, inner in folders.items():
         named = _identifier(f"{path}_{name}" if split else name, inner)
@@ -216,17 +232,21 @@ def _is_data(file: DataFile, files: Sequence[DataFile]) -> bool:
 
 
 def _other_files(files: Sequence[DataFile]) -> str:
-    return f"{_counted(files)}; data is in files that end in {', '.join(SUFFIXES)}"
+    return f"{_counted(files)}; data is in files that end in {', '.join(SUFFIXES)}; {ANY_FILES}"
 
 
 def _counted(files: Sequence[DataFile]) -> str:
-    suffixes = sorted({"".join(Path(file.name).suffixes[-2:]) or "no suffix" for file in files})
-    return f"{len(files):,} file{'s' * (len(files) != 1)}: {', '.join(suffixes[:8])}"
+    return f"{len(files):,} file{'s' * (len(files) != 1)}: {_suffixes(files)}"
+
+
+def _suffixes(files: Sequence[DataFile]) -> str:
+    suffixes = sorted({_suffix(file) or "no suffix" for file in files})
+    return ", ".join([*suffixes[:NUM_SHOWN], *["..."] * (len(suffixes) > NUM_SHOWN)])
 
 
 def _kind(file: DataFile, files: Sequence[DataFile]) -> str:
     """Returns the kind of a file by its name and, of a .bin file, by what lies beside it."""
-    kind = kind_by_name(file)
+    kind = kind_by_name(file) or (TEXT if is_source(file) else "")
     if kind != FLAT or not file.name.lower().endswith(".bin"):
         return kind
     index = path_beside(file.path, INDEX)
@@ -234,20 +254,26 @@ def _kind(file: DataFile, files: Sequence[DataFile]) -> str:
     return MEGATRON if there else kind
 
 
-def _describe(name: str, kind: str, part: _Part, files: Sequence[DataFile]) -> FoundDataset:
-    mine = [file for file in files if _kind(file, part.files) == kind]
+def _describe(
+    name: str, kind: str, part: _Part, files: Sequence[DataFile], mine: Sequence[DataFile]
+) -> FoundDataset:
+    """Returns the dataset of the files `mine`, those of one kind among `files`."""
+    if not mine:
+        raise _no_data(part.path, files)
     text = tokens = dtype = ""
     expansion = None
+    is_named = all(map(kind_by_name, mine))
     if kind in (FLAT, MEGATRON):
         dtype, why = find_token_files(name, mine, kind)
     elif kind == TEXT:
-        why = "every file is one document"
+        why = "every file is one document" + ("" if is_named else f": {_suffixes(mine)}")
     else:
         text, tokens, why, expansion = find_column(mine, kind)
     num_bytes = sum(file.size_bytes for file in mine)
     return FoundDataset(
         name=name,
         kind=kind,
+        is_kind_named=is_named,
         paths=_entries(part, files, mine),
         num_files=len(mine),
         num_bytes=num_bytes,
@@ -311,59 +337,13 @@ def _unique(name: str, found: Sequence[FoundDataset]) -> str:
     return name if name not in taken else next(other for other in numbered if other not in taken)
 
 
-def find_column(files: Sequence[DataFile], kind: str) -> tuple[str, str, str, float | None]:
-    """Returns (column of texts, else column of token ids, why, expansion), by the first records of one file.
-
-    The expansion is what the texts take uncompressed for each byte of the file, where its footer says it.
-    """
-    file = next((file for file in files if file.size_bytes), files[0])
-    found = sample(file, kind)
-    text, why = find_text(found.records, found.columns)
-    if text:
-        expanded = found.column_bytes.get(text)
-        return text, "", why, None if expanded is None else expanded / max(1, file.size_bytes)
-    usual = next((name for name in TOKEN_NAMES if name in found.token_columns), "")
-    tokens = usual or (found.token_columns[0] if len(found.token_columns) == 1 else "")
-    if not tokens:
-        raise _no_text(file, found.columns, len(found.records))
-    return "", tokens, f"lists of whole numbers in {tokens!r}, and no column of text", None
-
-
-def find_text(records: Sequence[Mapping[str, object]], columns: Sequence[str]) -> tuple[str, str]:
-    """Returns (column, why) of the text: one with a usual name, else the one with the longest strings."""
-    lengths: dict[str, list[int]] = {}
-    for record in records:
-        for name, value in record.items():
-            if isinstance(value, str):
-                lengths.setdefault(name, []).append(len(value))
-    usual = next((name for name in TEXT_NAMES if name in lengths), None)
-    if usual is not None:
-        return usual, f"a column of strings named {usual!r}"
-    chat = next((name for name in CHAT_NAMES if name in columns and name not in lengths), None)
-    if chat is not None or not lengths:
-        return "", ""
-    means = {name: sum(sizes) / len(records) for name, sizes in lengths.items()}
-    longest = max(means, key=lambda name: means[name])
-    shown = json.dumps(longest)
-    why = f"{shown} has the longest strings, {means[longest]:.0f} characters in {len(records)} records"
-    return longest, why
-
-
-def _no_text(file: DataFile, columns: Sequence[str], num_records: int) -> DataError:
-    return DataError.explained(
-        f"{file.shown} has no column of text",
-        got=f"the columns {cut(', '.join(columns), 200) or 'none'} in {num_records} records",
-        rule="a document's text is a string in one column; a chat is a list of messages, not a text",
-        cure="write the recipe by hand and name the column in `text`, or in `tokens` if it holds token ids",
-    )
-
-
 def _no_data(path: str, files: Sequence[DataFile]) -> DataError:
     return DataError.explained(
         f"{redact(path)} holds no data that can be read",
         got=_counted(files),
-        rule=f"data is in files that end in {', '.join(SUFFIXES)}; those of lines and texts also compressed",
-        cure="give another path, or convert the files",
+        rule=f"data is in files that end in {', '.join(SUFFIXES)}; those of lines and texts also compressed; "
+        "source code is text in UTF-8",
+        cure=f"give another path, convert the files, or write the recipe by hand: {ANY_FILES}",
     )
 
 

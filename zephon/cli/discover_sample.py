@@ -1,6 +1,6 @@
-"""The first records of a data file, whatever its format and wherever it lies, and the columns they have.
+"""The first records of a data file, whatever its format and wherever it lies: which column holds the texts.
 
-Upstream: the files that `discover.py` lists. Downstream: its choice of the column of texts, or of token ids.
+Upstream: the files that `discover.py` lists. Downstream: the datasets that it finds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from zephon.cli.output import cut
 from zephon.errors import DataError
 from zephon.files import open_file
 from zephon.paths import DataFile
@@ -27,6 +28,10 @@ from zephon.readers.expanded import Expanding
 SAMPLE_RECORDS = 200
 SAMPLE_BYTES = 4 << 20
 """Expanded bytes of lines that are looked at, at most."""
+TEXT_NAMES = ("text", "content", "body", "document")
+CHAT_NAMES = ("messages", "conversations", "conversation", "turns", "dialogue")
+"""Columns that hold a list of messages where the records are chats."""
+TOKEN_NAMES = ("input_ids", "token_ids", "tokens", "ids")
 _ARROW_FILE = b"ARROW1"
 
 
@@ -41,6 +46,53 @@ class Sample:
     """Columns of lists of whole numbers."""
     column_bytes: Mapping[str, int] = field(default_factory=dict)
     """Of Parquet, by its footer: what each column of the file takes uncompressed."""
+
+
+def find_column(files: Sequence[DataFile], kind: str) -> tuple[str, str, str, float | None]:
+    """Returns (column of texts, else column of token ids, why, expansion), by the first records of one file.
+
+    The expansion is what the texts take uncompressed for each byte of the file, where its footer says it.
+    """
+    file = next((file for file in files if file.size_bytes), files[0])
+    found = sample(file, kind)
+    text, why = find_text(found.records, found.columns)
+    if text:
+        expanded = found.column_bytes.get(text)
+        return text, "", why, None if expanded is None else expanded / max(1, file.size_bytes)
+    usual = next((name for name in TOKEN_NAMES if name in found.token_columns), "")
+    tokens = usual or (found.token_columns[0] if len(found.token_columns) == 1 else "")
+    if not tokens:
+        raise _no_text(file, found.columns, len(found.records))
+    return "", tokens, f"lists of whole numbers in {tokens!r}, and no column of text", None
+
+
+def find_text(records: Sequence[Mapping[str, object]], columns: Sequence[str]) -> tuple[str, str]:
+    """Returns (column, why) of the text: one with a usual name, else the one with the longest strings."""
+    lengths: dict[str, list[int]] = {}
+    for record in records:
+        for name, value in record.items():
+            if isinstance(value, str):
+                lengths.setdefault(name, []).append(len(value))
+    usual = next((name for name in TEXT_NAMES if name in lengths), None)
+    if usual is not None:
+        return usual, f"a column of strings named {usual!r}"
+    chat = next((name for name in CHAT_NAMES if name in columns and name not in lengths), None)
+    if chat is not None or not lengths:
+        return "", ""
+    means = {name: sum(sizes) / len(records) for name, sizes in lengths.items()}
+    longest = max(means, key=lambda name: means[name])
+    shown = json.dumps(longest)
+    why = f"{shown} has the longest strings, {means[longest]:.0f} characters in {len(records)} records"
+    return longest, why
+
+
+def _no_text(file: DataFile, columns: Sequence[str], num_records: int) -> DataError:
+    return DataError.explained(
+        f"{file.shown} has no column of text",
+        got=f"the columns {cut(', '.join(columns), 200) or 'none'} in {num_records} records",
+        rule="a document's text is a string in one column; a chat is a list of messages, not a text",
+        cure="write the recipe by hand and name the column in `text`, or in `tokens` if it holds token ids",
+    )
 
 
 def sample(file: DataFile, kind: str) -> Sample:

@@ -17,7 +17,8 @@ import typer
 
 from zephon.cachefiles import write_atomically
 from zephon.cli.common import JsonOption
-from zephon.cli.discover import TEXT, FoundDataset, LeftOut, find_datasets, find_tokenizer
+from zephon.cli.discover import FoundDataset, LeftOut, find_datasets, find_tokenizer
+from zephon.cli.discover_texts import TEXT
 from zephon.cli.output import visible, write, write_json
 from zephon.errors import CheckError, DataError
 from zephon.plugins import load_all
@@ -67,8 +68,8 @@ def init(
 
     One dataset for each PATH; a folder that holds only folders with data gives one for each of these.
     JSONL, CSV and text, also compressed, Parquet, Arrow, what Hugging Face `datasets` saved, and files of
-    token ids are found, on disks and behind URLs. What cannot be read, or has no text column, is left out
-    and named.
+    token ids are found, on disks and behind URLs; source code is text, each file one document. What cannot
+    be read, or has no text column, is left out and named.
     Weights are in proportion to the size of the files, of Parquet to that of the texts uncompressed, or
     those of a template. Run folders are left out.
     """
@@ -80,6 +81,9 @@ def init(
             cure="give another name with --out, or --force",
         )
     datasets, left_out = find_datasets(paths)
+    for other in left_out:
+        place = f" of {visible(other.part_of)}" if other.part_of else f": {visible(other.path)}"
+        typer.echo(f"left out{place}: {visible(other.why)}", err=True)
     schedule = None
     if template or role:
         schedule = schedule_lines(find_template(template), role or (), [each.name for each in datasets])
@@ -93,8 +97,6 @@ def init(
         os.replace(new, out)
     finally:
         new.unlink(missing_ok=True)
-    for other in left_out:
-        typer.echo(f"left out: {visible(other.path)}: {visible(other.why)}", err=True)
     _say(datasets, left_out, found, out, as_json=as_json)
 
 
@@ -179,7 +181,9 @@ def recipe_text(
     for dataset in datasets:
         lines += ["", *_dataset_lines(dataset, base)]
     for other in left_out:
-        lines += ["", f"# Left out: {toml_value(_relative(other.path, base))}", f"#   {visible(other.why)}"]
+        path = toml_value(_relative(other.path, base))
+        place = f" of {visible(other.part_of)}" if other.part_of else f": {path}"
+        lines += ["", f"# Left out{place}", f"#   {visible(other.why)}"]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -241,7 +245,7 @@ def _dataset_lines(dataset: FoundDataset, base: Path) -> list[str]:
 
 def _column_lines(dataset: FoundDataset) -> list[str]:
     if dataset.kind == TEXT:
-        return [f"# {dataset.why}"]
+        return [f"# {dataset.why}" if dataset.is_kind_named else f'kind = "text"   # {dataset.why}']
     if dataset.text:
         return [f"text = {toml_value(dataset.text)}   # {dataset.why}"]
     fields = {"tokens": dataset.tokens, "dtype": dataset.dtype}
