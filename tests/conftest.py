@@ -30,6 +30,14 @@ def _no_plugins() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _no_terminal() -> Iterator[None]:
+    """Lets tables be as wide as where there is no terminal, whatever starts the tests says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _interrupts() -> None:
     """Lets SIGINT reach the programs that tests start; a shell's background job, such as CI, ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

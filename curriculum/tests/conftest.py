@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.conftest import _probed, probed_once  # noqa: F401
+from tests.conftest import _no_terminal, _probed, probed_once  # noqa: F401
 
 settings.register_profile(
     "zephon", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]

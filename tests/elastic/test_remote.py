@@ -416,7 +416,7 @@ def main(executor, ending, *paths):
             print(batch.step, flush=True)
             sys.stdin.readline()
     except BaseException:
-        print(repr(opened.recipe), repr(opened), repr(loader), loader.state_dict())
+        print(repr(opened.recipe), repr(opened.recipe.datasets), repr(opened), repr(loader), loader.state_dict())
         if ending == "close":
             loader.close()
         raise
