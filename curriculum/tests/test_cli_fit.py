@@ -137,3 +137,11 @@ def test_a_missing_file_is_a_data_error(place: Path) -> None:
     done = zephon("design", place / "recipe.toml", "--runs", 3, "--out", place / "swarm")
     assert done.exit_code == Exit.RECIPE
     assert "must be empty or new" in done.output
+
+
+def test_files_in_the_wrong_order_are_named_with_the_cure(place: Path) -> None:
+    ratios, losses = place / "swarm" / "ratios.csv", place / "losses.csv"
+    done = zephon("fit", losses, ratios)
+    assert done.exit_code == Exit.RECIPE
+    assert "losses.csv, line 2, run 'run_000': the ratios must sum to 1, got" in done.output
+    assert "ratios.csv do: give the file of ratios first, then that of losses" in done.output

@@ -62,8 +62,69 @@ def test_json_holds_exact_ends_beside_the_planned(recipe: Path) -> None:
     assert after["low"] <= data["exact"]["num_steps"] <= after["high"]
     assert data["exact"]["is_over"] is True
     unmeasured = json.loads(run(recipe, "--json", "--exact", "--no-estimate", "--steps", "60").stdout)
-    assert unmeasured["exact"] == data["exact"]
-    assert [dataset["epochs"] for dataset in unmeasured["datasets"]] == [None, None]
+    assert unmeasured == data  # what is counted needs no estimate
+
+
+def test_an_exact_plan_estimates_nothing(recipe: Path) -> None:
+    data = json.loads(run(recipe, "--json", "--exact").stdout)
+    exact = data["exact"]
+    assert (data["num_steps"], data["ends_after"]["value"]) == (exact["num_steps"], exact["num_steps"])
+    assert data["phases"][-1]["stop"] == exact["num_steps"]
+    (end,) = exact["datasets"]
+    code = data["datasets"][1]
+    assert code["unread_tokens"]["value"] == end["unread_tokens"]
+    assert code["drawn_tokens"] == end["drawn_tokens"]
+    assert code["drawn_tokens"] + end["unread_tokens"] == 2 * code["size_tokens"]["value"]
+    for dataset in data["datasets"]:
+        for name in ("size_tokens", "epochs", "trained_tokens", "first_repeat", "unread_tokens"):
+            quantity = dataset[name]
+            assert quantity is None or quantity["low"] == quantity["value"] == quantity["high"], name
+    assert "about" not in str(data["warnings"])
+    endless = run(recipe, "--exact", "--set", "datasets.code.max_epochs=99")
+    assert endless.exit_code == 0, endless.output
+    assert " to " not in endless.stdout
+    assert "code does not end in 60 steps" in endless.stdout
+
+
+def test_an_exact_plan_says_why_a_dataset_does_not_end(recipe: Path) -> None:
+    shown = run(recipe, "--exact").stdout
+    data = json.loads(run(recipe, "--exact", "--json").stdout)
+    (end,) = data["exact"]["datasets"]
+    whose = "code" if end["first"] is None else "the last lane of code"
+    assert end["last"] is None
+    assert f"the run stops before the step in which {whose} would end" in shown
+    assert f"the data end after {data['num_steps']} steps, of 60 asked for: code has max_epochs = 2" in shown
+
+
+def test_bounds_hold_in_an_exact_plan(recipe: Path) -> None:
+    data = json.loads(run(recipe, "--exact", "--cap", "code=1", "--json").stdout)
+    assert data["num_steps"] == data["asked_steps"] == 60
+    assert data["datasets"][1]["epochs"]["value"] == pytest.approx(1, abs=0.1)
+    without = json.loads(run(recipe, "--exact", "--json").stdout)
+    code, drawn = (
+        data["comparison"]["datasets"][1],
+        [d["datasets"][1]["drawn_tokens"] for d in (without, data)],
+    )
+    assert [code["before"]["tokens"], code["after"]["tokens"]] == drawn
+    assert data["comparison"]["num_steps"] == [without["num_steps"], 60]
+
+
+def test_steps_past_the_run_are_said(recipe: Path) -> None:
+    ramp = recipe.with_name("linear.toml")
+    before, _, after = recipe.read_text().partition("[schedule]")
+    ramp.write_text(
+        f'{before}[schedule]\nkind = "linear"\nfrom = {{ web = 1, code = 0 }}\nto = {{ web = 1, code = 1 }}\n'
+        f'begin = "50%"\n[[datasets]]{after.partition("[[datasets]]")[2]}'
+    )
+    for option in (["--steps", "90"], ["--epochs", "1.5"]):
+        steps = json.loads(run(recipe, *option, "--json").stdout)["asked_steps"]
+        assert steps > 60
+        text = run(recipe, *option).stdout
+        assert "steps from 60 on are past the recipe's `total_steps` of 60\n" in text  # its stages are steps
+        text = run(ramp, *option).stdout
+        assert "of 60; positions that are parts of the run are parts of that" in text
+        assert f"--set total_steps={steps} stretches them" in text
+    assert "past the recipe" not in run(ramp, "--steps", "60").stdout
 
 
 def test_bounds_make_another_schedule_that_a_recipe_can_take(recipe: Path) -> None:

@@ -131,6 +131,29 @@ def test_datasets_are_compared_by_name() -> None:
     assert "datasets" in {each.name for each in found.fields}
 
 
+def test_of_a_dataset_that_one_lacks_nothing_else_is_said(place: Path, tmp_path: Path) -> None:
+    documents = {"web": ["a"], "web.x": ["b"], "code": ["c"]}
+    flat = Constant(dict.fromkeys(documents, 1))
+    whole = make_recipe(documents, flat)
+    found = compare(whole, make_recipe({"code": ["c"], "web.x": ["b"]}))
+    assert [each.name for each in found.fields] == ["datasets"]
+    text = str(found)
+    assert "\ndataset web: b lacks it\n" in text
+    assert "recipe: datasets: a has" in text  # the order of the others
+    found = compare(make_recipe({"web": ["a"], "code": ["c"]}), whole)
+    text = str(found)
+    assert (found.places, found.is_equal) == ((), False)
+    assert "\ndataset web.x: a lacks it\n" in text
+    assert "null" not in text
+    assert "recipe: datasets" not in text
+    one = on_disk(tmp_path, Constant({"web": 1}))
+    make_run(open_small(replace(one, datasets=one.datasets[:1])), tmp_path / "run", 1)
+    found = compare(place / "one", tmp_path / "run")
+    assert [each.name for each in found.lock] == []
+    assert [each.name for each in found.places] == ["datasets.web.path", "tokenize.tokenizer"]
+    assert str(found).count("dataset code") == 1
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     a=st.dictionaries(st.integers(1, 12), st.integers(0, 3), max_size=4),

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import INLINE, make_recipe, open_small, sized, words
-from zephon import PARTS, Dataset, Loader, Opened, Stages
-from zephon_curriculum.explain import Draw, Explanation, explain
+from zephon import PARTS, Dataset, Loader, Opened, ScheduleTable, Stages
+from zephon_curriculum.explain import Draw, Explanation, entries_in_force, explain
+from zephon_curriculum.log.entries import Accepted, Base, Body, Decision, Proposal
+from zephon_curriculum.log.folder import log_of
+from zephon_curriculum.log.ops import (
+    Op,
+    Points,
+    Replace,
+    Retire,
+    Scale,
+    SkipDocuments,
+    SkipSteps,
+    Weights,
+    numbers,
+)
 from zephon_curriculum.preview import preview
 
 DOCUMENTS = {"web": words("web", 40), "code": words("code", 9, (1, 7)), "math": sized(12, (3, 50))}
@@ -224,3 +238,41 @@ def test_draws_of_skipped_rows_come_before_those_of_the_first_row_after() -> Non
     assert f"pieces; ahead of them {dropped} draws of rows skipped" in shown
     assert [i for i in range(len(data)) if f"skipped {i} " in shown] == [*range(dropped)]
     assert "at least: for so many tokens the dataset stays the one owed most; a document" in shown
+
+
+def test_only_entries_that_act_on_the_shares_of_a_step_are_named(tmp_path: Path) -> None:
+    log, half = log_of(tmp_path), PARTS // 2
+    first = ScheduleTable(("web", "code"), (0,), ((PARTS - PARTS // 4, PARTS // 4),))
+    later = ScheduleTable(("web", "code"), (0, 13), ((half, half), (PARTS, 0)))
+    asked: list[tuple[int, int | None, Op]] = [
+        (3, None, Scale(numbers({"code": 2}, "scale"))),
+        (4, None, SkipSteps(4, 5)),
+        (4, None, SkipDocuments(log.put_documents([("web", "web.jsonl", 3)]), 1)),
+        (5, None, Scale(numbers({"code": 3, "web": 3}, "scale"))),  # of all alike: no share changes
+        (6, 11, Weights(numbers({"web": 1, "code": 1}, "weights"))),
+        (7, 9, Points(numbers({"web": "+10"}, "points", signed=True))),
+        (8, 10, Retire("code")),
+        (12, None, Replace(log.put_table(later))),
+        (13, None, Retire("code")),  # which has no share there
+    ]
+    bodies: list[Body] = [
+        Base(
+            names=first.names, lead_steps=0, table=log.put_table(first), fingerprint="", version="0"
+        )  # the entries of `asked` are 1, 3, 5, ...
+    ]
+    for step, until, op in asked:
+        number = len(bodies)
+        bodies.append(Proposal(at_step=step, until=until, ops=(op,), reason="", author=""))
+        bodies.append(Accepted(proposal=number, step=0, from_step=step))
+    decided = {"web": 1, "code": 3}
+    bodies.append(Decision(step=0, from_step=2, weights=decided, inputs=(), controller="", reason=""))
+    head = ""
+    for number, body in enumerate(bodies):
+        (entry,) = log.append(body, number, head)
+        head = entry.hash
+    named = [[e.number for e in entries_in_force(tmp_path, step)] for step in range(15)]
+    base, decision, scale, weights, points, retire, schedule = 0, 19, 1, 9, 11, 13, 15
+    assert named[:6] == [[base], [base], [decision], *[[decision, scale]] * 3]
+    assert named[6:9] == [[weights], [weights, points], [weights, points, retire]]
+    assert named[9:12] == [[weights, retire], [weights], [decision, scale]]
+    assert named[12:] == [[schedule]] * 3

@@ -196,6 +196,10 @@ def test_what_is_skipped_is_read_too(
         if end.last is not None:
             assert (end.first, end.last) == (last_read[index].min(), last_read[index].max())
     assert drawn.sum() > given.sum()
+    planned = plan(opened, steps, exact=exact)
+    assert [d.skipped_tokens for d in planned.datasets] == (drawn - given).sum(axis=1).tolist()
+    by_phase = np.array([phase.drawn_tokens for phase in planned.phases])
+    assert by_phase.sum(axis=0).tolist() == drawn.sum(axis=1).tolist()
 
 
 def really(opened: Opened) -> tuple[list[int], list[tuple[int, int]], int]:
@@ -364,6 +368,72 @@ def test_held_out_documents_are_not_to_be_read() -> None:
     end = exact_ends(opened)["web"]
     assert end.unread_tokens == 0
     assert 0 < end.drawn_tokens < int(census(opened)[0].sum())
+
+
+@pytest.mark.parametrize("when_exhausted", ["stop", "redistribute", "pad"])
+@pytest.mark.parametrize("kind", ["wrap", "best_fit"])
+@pytest.mark.parametrize("masks", [True, False])
+def test_an_exact_plan_says_what_the_loader_gives(when_exhausted: str, kind: str, masks: bool) -> None:
+    recipe = finite(4, when_exhausted, code_epochs=1)
+    packing = replace(recipe.packing, kind=kind, mask_document_ends=masks)
+    opened = open_small(replace(recipe, packing=packing))
+    exact = exact_ends(opened, max_steps=60)
+    found = plan(opened, 60, exact=exact)
+    drawn, trained = np.zeros((61, 3), np.int64), np.zeros(3, np.int64)
+    with loaders(opened) as [loader]:
+        for batch in loader:
+            drawn[batch.step + 1] = drawn[batch.step] + batch.tokens.sum(axis=1)
+            pieces, begin, last = batch.pieces, 0, -1
+            for row, index, length in zip(pieces.row, pieces.dataset, pieces.length, strict=True):
+                begin, last = 0 if row != last else begin, row
+                trained[index] += (batch.labels[row, begin : begin + length] >= 0).sum()
+                begin += length
+            if batch.step == 59:
+                break
+    steps = batch.step + 1
+    assert (found.num_steps, found.ends_after is not None) == (steps, exact.is_over)
+    assert [d.drawn_tokens for d in found.datasets] == drawn[steps].tolist()
+    assert [d.trained_tokens for d in found.datasets] == [Quantity.exactly(int(n)) for n in trained]
+    for phase in found.phases:
+        assert phase.drawn_tokens == tuple((drawn[phase.stop] - drawn[phase.start]).tolist())
+    for index, dataset in enumerate(found.datasets):
+        size = int(census(opened)[index].sum())
+        above = np.flatnonzero(drawn[1 : steps + 1, index] > size)
+        assert dataset.size_tokens == Quantity.exactly(size)
+        assert dataset.first_repeat == (Quantity.exactly(int(above[0])) if len(above) else None)
+        assert dataset.epochs == Quantity.exactly(int(drawn[steps, index]) / size)
+    assert not any("about" in warning or "unknown" in warning for warning in found.warnings)
+
+
+def test_an_exact_plan_is_of_the_steps_and_datasets_that_were_run() -> None:
+    opened = open_small(finite(4))
+    exact = exact_ends(opened, max_steps=3)
+    with pytest.raises(ValueError, match=r"of the 9 steps .* got one of 3; make it with max_steps=9"):
+        plan(opened, 9, exact=exact)
+    with pytest.raises(ValueError, match="of the 2 steps"):
+        plan(opened, 2, exact=exact)
+    with pytest.raises(ValueError, match="`exact` must be of the datasets"):
+        plan(make_recipe({"web": ["abc"]}), 3, exact=exact)
+    short = Dataset.from_documents("web", ["abc"], max_epochs=1)
+    nothing = open_small(make_recipe(datasets=(short,), seq_len=64))
+    found = plan(nothing, 5, exact=exact_ends(nothing, max_steps=5))
+    assert (found.num_steps, found.phases, found["web"].drawn_tokens) == (0, (), 0)
+    assert "the data end after 0 steps, of 5 asked for" in str(found)
+
+
+def test_a_phase_counts_the_epochs_of_the_earlier_ones_exactly() -> None:
+    recipe = replace(finite(3, "pad", lanes=4), datasets=finite(3).datasets[:2])
+    recipe = replace(recipe, schedule=Stages({0: {"web": 4, "code": 1}}))
+    recipe = replace(recipe, packing=replace(recipe.packing, kind="best_fit"))
+    with loaders(open_small(recipe)) as [loader]:
+        given = sum(batch.tokens.sum(axis=1) for [batch] in take_steps([loader], 9))
+        state = loader.state_dict()
+    opened = open_small(recipe.continue_from(state))
+    exact = exact_ends(opened, max_steps=200)
+    sizes = [int(lengths.sum()) for lengths in census(opened)]
+    for index, dataset in enumerate(plan(opened, 200, exact=exact).datasets):
+        epochs = (int(given[index]) + exact[dataset.name].drawn_tokens) / sizes[index]
+        assert dataset.epochs == Quantity.exactly(epochs) == Quantity.exactly(index + 1)
 
 
 def test_what_has_no_end_needs_a_bound_and_streams_are_refused() -> None:

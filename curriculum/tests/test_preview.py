@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from tests.helpers import loaders as ranks_of
 from tests.helpers import make_recipe, open_small, sized, take_steps, union, words
 from zephon import PARTS, Dataset, Loader, Opened, ScheduleTable, Stages, digest, write_state_file
+from zephon_curriculum.explain import explain
+from zephon_curriculum.plan import plan
 from zephon_curriculum.preview import Preview, preview, preview_cost
 from zephon_curriculum.preview_estimated import preview_estimated
 
@@ -266,3 +268,18 @@ def test_a_run_that_ends_before_its_first_step_has_shares_of_nothing() -> None:
     opened.close()
     assert (shown.ends, shown.steps, shown.shares().total()) == (0, (), {"web": (0, 0.0, 0.0)})
     assert "NaN" not in json.dumps(shown.to_json())
+
+
+def test_what_a_controller_will_decide_is_said_not_to_be_in_it() -> None:
+    note = "the recipe has a [controller]: what that will decide in the run is not in these shares"
+    recipe = make_recipe(DOCUMENTS, total_steps=9)
+    steered = replace(recipe, controller={"kind": "exp3", "every": 2})
+    for each, notes in ((recipe, ()), (steered, (note,))):
+        opened = open_small(each)
+        assert preview(opened, [1], [0]).notes == notes
+        assert explain(opened, step=1, lane=0).notes == notes
+        for made in (preview_estimated(each), plan(each)):
+            assert made.notes == notes
+            assert str(made).count(note) == len(notes)
+    assert json.loads(json.dumps(plan(steered).to_json()))["notes"] == [note]
+    assert preview_estimated(recipe.compile_schedule(), 9, tokens_per_step=4).notes == ()

@@ -127,7 +127,7 @@ def test_the_entry_that_set_the_weights_is_named(
 ) -> None:
     monkeypatch.setenv("ZEPHON_CACHE", str(place / "cache"))
     assert [e.number for e in entries_in_force(place / "run", 5)] == [0]
-    assert [e.number for e in entries_in_force(place / "run", 6)] == [0, 1]
+    assert [e.number for e in entries_in_force(place / "run", 6)] == [1]
     assert [e.number for e in entries_in_force(place / "run", 9)] == [0]
     assert entries_in_force(place / "data", 5) == ()
     found = explain(place / "run", step=7, lane=2)
@@ -173,7 +173,7 @@ def test_explain_command(run: Any) -> None:
     assert "row 15: " in out
     assert "row 14" not in out
     data = json.loads(run("explain", "run", "--step", "7", "--lane", "2", "--json")[1])
-    assert [entry["number"] for entry in data["entries"]] == [0, 1]
+    assert [entry["number"] for entry in data["entries"]] == [1]
     assert len(data["rows"]) == 2
 
 
@@ -224,6 +224,13 @@ def test_a_run_folder_without_a_state_for_the_step_is_named(place: Path, amended
         preview(place / "recipe.toml", [3], [0], place / "run", how=how)
     with pytest.raises(StateError, match="gives no state for step 3"):
         explain(place / "recipe.toml", step=3, lane=0, state=place / "run", how=how)
+
+
+def test_the_cure_of_a_state_file_that_is_not_there_speaks_of_the_run(place: Path) -> None:
+    how = Opening(cache=place / "cache", backend="tokenizers")
+    with pytest.raises(StateError, match="it does not exist") as refused:
+        preview(place / "recipe.toml", [3], [0], place / "nope.json", how=how)
+    assert "name the right file, or write one from a checkpoint of the run" in str(refused.value)
 
 
 def test_of_a_recipe_that_ends_the_command_says_what_it_asked(run: Any) -> None:

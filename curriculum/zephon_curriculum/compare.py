@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ class Comparison(Readable):
     """What differs between a and b."""
 
     fields: tuple[FieldDifference, ...]
-    """Of the configurations, and `total_steps`."""
+    """Of the configurations, and `total_steps`; a dataset that one lacks is in `datasets` alone."""
     places: tuple[FieldDifference, ...]
     """Paths of data and tokenizer. They count only where no lock of either says what lies there."""
     lock: tuple[FieldDifference, ...]
@@ -138,10 +138,11 @@ def compare(a: Named, b: Named, *, steps: int | None = None, how: Opening = PLAI
     names = tuple(dict.fromkeys(ours.recipe.names + theirs.recipe.names))
     num_steps, whose_steps = _steps_to_plan(sides) if steps is None else (steps, "as asked for")
     locks = [None if side.folder is None else read_lock(side.folder) for side in sides]
+    lone = {*ours.recipe.names} ^ {*theirs.recipe.names}
     return Comparison(
-        fields=_fields(_configuration(ours.recipe), _configuration(theirs.recipe)),
-        places=_fields(_places(ours.recipe), _places(theirs.recipe)),
-        lock=_changed(locks[0], locks[1]),
+        fields=_fields(*(_without(lone, s.recipe, _configuration(s.recipe)) for s in sides)),
+        places=_fields(*(_without(lone, s.recipe, _places(s.recipe)) for s in sides)),
+        lock=tuple(d for d in _changed(locks[0], locks[1]) if d.name.removeprefix("data.") not in lone),
         is_locked=None not in locks,
         mixture=_compare_mixtures(ours.table, theirs.table, names),
         num_steps=num_steps,
@@ -180,6 +181,16 @@ def _places(recipe: Recipe) -> dict[str, Any]:
     if (recipe.base / tokenizer).exists():  # else the name of one
         tokenizer = _absolute(tokenizer, recipe.base)
     return found | {"tokenize.tokenizer": tokenizer}
+
+
+def _without(datasets: Collection[str], recipe: Recipe, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns fields without those of some datasets, of which names may have dots."""
+
+    def owner(field: str) -> str | None:
+        names = (name for name in recipe.names if field.startswith(f"datasets.{name}."))
+        return max(names, key=len, default=None)
+
+    return {field: value for field, value in found.items() if owner(field) not in datasets}
 
 
 def _absolute(path: str, base: Path) -> str:

@@ -79,7 +79,21 @@ def _describe(found: Comparison) -> Iterator[str]:
 
 def _fields(what: str, differences: tuple[FieldDifference, ...]) -> Iterator[str]:
     for each in differences:
+        if each.name == "datasets":
+            yield from _lacking(each)
+            if _common(each.a, each.b) == _common(each.b, each.a):
+                continue
         yield f"{what}: {each.name}: a has {_shown(each.a)}, b has {_shown(each.b)}"
+
+
+def _lacking(datasets: FieldDifference) -> Iterator[str]:
+    """Yields a line for each dataset that only one has."""
+    for side, has, lacks in (("b", datasets.a, datasets.b), ("a", datasets.b, datasets.a)):
+        yield from (f"dataset {name}: {side} lacks it" for name in has if name not in lacks)
+
+
+def _common(names: list[str], others: list[str]) -> list[str]:
+    return [name for name in names if name in others]
 
 
 def _shown(value: Any) -> str:

@@ -14,10 +14,14 @@ from typing import Any, cast
 
 from zephon import PARTS, DescribedRow, Ledger, Loader, Opened, Packer, describe_rows
 from zephon.cli.common import LateProgress
+from zephon_curriculum.log.amend import Composed, rule_of
 from zephon_curriculum.log.entries import Entry, body_json
 from zephon_curriculum.log.folder import log_of
 from zephon_curriculum.log.history import History
-from zephon_curriculum.opening import PLAIN, Named, Opening, StateLike, opened, state_before
+from zephon_curriculum.log.ops import Op, Replace, Weights
+from zephon_curriculum.log.steps import Shares
+from zephon_curriculum.opening import PLAIN, Found, Named, Opening, StateLike, opened, state_before
+from zephon_curriculum.plan.curve import undecided
 from zephon_curriculum.preview import Wanted, notes_of, piece_json, wanted_of
 from zephon_curriculum.preview_cost import PreviewCost, cost_of
 from zephon_curriculum.preview_text import WIDTH, shown_explanation
@@ -90,7 +94,8 @@ class Explanation(Readable):
     in_force_since: int
     """The first step with these shares."""
     entries: tuple[Entry, ...]
-    """Of the curriculum log, those that set them: of recipe or controller, then the amendments on it."""
+    """Of the curriculum log, those that set them: of recipe or controller, then the amendments on it; see
+    `entries_in_force`."""
     pool: bool
     """Whether pieces may have been drawn for earlier rows than theirs."""
     rows: tuple[ExplainedRow, ...]
@@ -241,9 +246,8 @@ def explain(
                 loader.load_state_dict(start, allow=allow)
             made = _rows_of(loader, step, lane, progress or LateProgress())
         watch.finish()
-        entries = () if found.folder is None else entries_in_force(found.folder, step)
         explained = [_explained(found.opened, each, watch) for each in made if row in (None, each.row)]
-        return _explanation(found.opened, wanted, explained, entries, cost)
+        return _explanation(found, wanted, explained, cost)
 
 
 def _rows_of(loader: Loader, step: int, lane: int, progress: LateProgress) -> list[DescribedRow]:
@@ -259,18 +263,41 @@ def _rows_of(loader: Loader, step: int, lane: int, progress: LateProgress) -> li
 
 
 def entries_in_force(folder: Path, step: int) -> tuple[Entry, ...]:
-    """Returns the entries of a run's log that set the mixture of `step`; none where the run has no log.
+    """Returns the entries of a run's log that act on the shares of `step`; none where the run has no log.
 
-    First that of the recipe or the controller's decision, then the proposals accepted on top, in their order.
+    First that of the recipe or the controller's decision, then the proposals accepted on top, in their order;
+    without what later weights or schedules hide, and what changes no share of this step.
     """
     log = log_of(folder)
     if not log.exists:
         return ()
     history = History.read(log)
-    composed = history.composed
-    base = [layer.number for layer in composed.layers if layer.from_step <= step][-1:]
-    on_top = [a.number for a in composed.amendments if a.at_step <= step and step < (a.until or step + 1)]
-    return tuple(history.entries[number] for number in [*base, *on_top])
+    return tuple(history.entries[number] for number in _acting(history.composed, step))
+
+
+def _acting(composed: Composed, step: int) -> list[int]:
+    """Returns the numbers of the entries that make the shares of `step`."""
+    found = [layer.number for layer in composed.layers if layer.from_step <= step][-1:]
+    shares = composed.base.at(step)
+    for amendment in composed.amendments:
+        if not amendment.at_step <= step < (amendment.until or step + 1):
+            continue
+        for op in amendment.ops:
+            before, shares = shares, _after(op, shares, composed, step)
+            if isinstance(op, Weights | Replace):
+                found = [amendment.number]
+            elif shares != before:
+                found.append(amendment.number)
+    return list(dict.fromkeys(found))
+
+
+def _after(op: Op, shares: Shares, composed: Composed, step: int) -> Shares:
+    """Returns the shares of `step` that an op makes of those below it."""
+    if isinstance(op, Replace):
+        said = composed.blobs.tables[op.schedule].at(step)
+        return (*said, *[0] * (len(shares) - len(said)))
+    rule = rule_of(op, composed.names)
+    return shares if rule is None else rule(shares)
 
 
 def _explained(opened: Opened, row: DescribedRow, watch: _Watch) -> ExplainedRow:
@@ -288,13 +315,12 @@ def _explained(opened: Opened, row: DescribedRow, watch: _Watch) -> ExplainedRow
 
 
 def _explanation(
-    opened: Opened,
-    wanted: Wanted,
-    rows: Sequence[ExplainedRow],
-    entries: tuple[Entry, ...],
-    cost: PreviewCost,
+    found: Found, wanted: Wanted, rows: Sequence[ExplainedRow], cost: PreviewCost
 ) -> Explanation:
-    table, recipe, (step,), (lane,) = opened.table, opened.recipe, wanted.steps, wanted.lanes
+    opened, (step,), (lane,) = found.opened, wanted.steps, wanted.lanes
+    table, recipe = opened.table, opened.recipe
+    entries = () if found.folder is None else entries_in_force(found.folder, step)
+    more = undecided(recipe) if found.folder is None else ()  # a run's log has what was decided
     return Explanation(
         names=recipe.names,
         step=step,
@@ -306,5 +332,5 @@ def _explanation(
         pool=opened.packer.make().by_document,
         rows=tuple(rows),
         cost=cost,
-        notes=notes_of(recipe, wanted, wanted.end),
+        notes=(*notes_of(recipe, wanted, wanted.end), *more),
     )

@@ -28,6 +28,7 @@ from zephon_curriculum.opening import (
     state_before,
     table_of,
 )
+from zephon_curriculum.plan.curve import undecided
 from zephon_curriculum.preview_cost import PreviewCost, cost_of
 from zephon_curriculum.preview_text import MAX_ROWS, WIDTH, share_tables, shown_preview
 from zephon_curriculum.results import Readable, Shown
@@ -288,7 +289,9 @@ def preview(
         wanted = wanted_of(recipe, steps, lanes, check_end)
         start = state_before(state, wanted.steps[0], wanted.made_lanes(recipe), found.folder)
         cost = cost_of(recipe, found.opened.table.skips, wanted.parts(recipe), wanted.end, start)
-        return make_preview(found.opened, wanted, start, cost, allow, progress or LateProgress())
+        made = make_preview(found.opened, wanted, start, cost, allow, progress or LateProgress())
+        notes = undecided(recipe) if found.folder is None else ()  # a run's log has what was decided
+        return replace(made, notes=(*made.notes, *notes))
 
 
 def preview_cost(

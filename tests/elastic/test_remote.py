@@ -416,7 +416,8 @@ def main(executor, ending, *paths):
             print(batch.step, flush=True)
             sys.stdin.readline()
     except BaseException:
-        print(repr(opened.recipe), repr(opened.recipe.datasets), repr(opened), repr(loader), loader.state_dict())
+        shown = (opened.recipe, opened.recipe.datasets, opened, loader, loader.state_dict())
+        print(*map(repr, shown))
         if ending == "close":
             loader.close()
         raise

@@ -33,7 +33,8 @@ from zephon_curriculum.estimation import Estimates, TokenEstimation
 from zephon_curriculum.opening import Named, Opening, folder_of, opened, recipe_of, table_of
 from zephon_curriculum.plan.capping import cap_schedule
 from zephon_curriculum.plan.charts import mixture_chart
-from zephon_curriculum.plan.exact_ends import ExactEnds, exact_ends
+from zephon_curriculum.plan.drawn import counted
+from zephon_curriculum.plan.exact_ends import ExactEnds, census, exact_ends
 from zephon_curriculum.plan.make import Sizes
 from zephon_curriculum.plan.make import plan as make_plan
 from zephon_curriculum.plan.planned import Effect, Plan
@@ -47,7 +48,10 @@ EstimatesOption = Annotated[
     Path | None, typer.Option("--estimates", help="What `zephon estimate --out` wrote.")
 ]
 NoEstimateOption = Annotated[
-    bool, typer.Option("--no-estimate", help="Measure nothing: epochs stay unknown.")
+    bool,
+    typer.Option(
+        "--no-estimate", help="Measure nothing: epochs stay unknown, but with --exact or --estimates."
+    ),
 ]
 RateOption = Annotated[
     float | None, typer.Option("--rate", min=1e-9, max=1e18, help="Tokens a second, for the hours.")
@@ -62,7 +66,7 @@ FloorOption = Annotated[
 ]
 ExactOption = Annotated[
     bool,
-    typer.Option("--exact", help="Run the loader on lengths, too: exact ends; reads all data once."),
+    typer.Option("--exact", help="Count every document and run the loader on lengths: reads all data once."),
 ]
 PngOption = Annotated[Path | None, typer.Option("--png", help="Draw the mixture to this file.")]
 SvgOption = Annotated[Path | None, typer.Option("--svg", help="Draw the mixture to this file.")]
@@ -132,9 +136,14 @@ class _Found:
     """What was planned."""
 
     plan: Plan
-    comparison: Effect | None
-    """With the recipe's own schedule, where bounds made another."""
+    own: Plan | None
+    """That of the recipe's own schedule, where bounds made another."""
     exact: ExactEnds | None
+
+    @property
+    def comparison(self) -> Effect | None:
+        """Returns what the bounds change."""
+        return None if self.own is None else self.own.compare(self.plan)
 
 
 def parse_epochs(text: str) -> float | dict[str, float]:
@@ -157,14 +166,27 @@ def _work(
     if not (exact or (measures and given is None)):
         return _plans(asked, recipe, None, given)
     with _data(asked, recipe, progress) as data:
-        if measures and given is None:
-            estimation = TokenEstimation(cache=asked.how.cache, backend=asked.how.backend)
-            given = estimation.measure(data, report=progress)
-        found = _plans(asked, recipe, data, given)
-        if not exact:
-            return found
-        of_plan, steps = replace(data, recipe=recipe, table=found.plan.asked_table), found.plan.asked_steps
-        return replace(found, exact=exact_ends(of_plan, max_steps=steps, report=progress))
+        if exact:
+            return _exactly(asked, recipe, data, progress)
+        estimation = TokenEstimation(cache=asked.how.cache, backend=asked.how.backend)
+        return _plans(asked, recipe, data, estimation.measure(data, report=progress))
+
+
+def _exactly(asked: _Asked, recipe: Recipe, data: Opened, progress: LateProgress) -> _Found:
+    """Returns the plan of data of which every document is counted, and of runs on their lengths."""
+    lengths, is_recipe = census(data, progress), folder_of(asked.named) is None
+
+    def ran(planned: Plan, *, is_own: bool) -> tuple[Plan, ExactEnds]:
+        table, steps = planned.asked_table, planned.asked_steps
+        of_plan = replace(data, recipe=recipe, table=table)
+        ends = exact_ends(of_plan, lengths, max_steps=steps, report=progress)
+        given = None if is_own and is_recipe else table
+        return make_plan(recipe, steps, rate=asked.rate, table=given, opened=data, exact=ends), ends
+
+    found = _plans(asked, recipe, data, counted(data, lengths))
+    planned, ends = ran(found.plan, is_own=found.own is None)
+    own = None if found.own is None else ran(found.own, is_own=True)[0]
+    return _Found(plan=planned, own=own, exact=ends)
 
 
 @contextmanager
@@ -186,10 +208,10 @@ def _plans(asked: _Asked, recipe: Recipe, data: Opened | None, estimates: Estima
             recipe, asked.steps, estimates, rate=asked.rate, epochs=asked.epochs, table=table, opened=data
         )
         if not (asked.caps or asked.floors):
-            return _Found(plan=first, comparison=None, exact=None)
+            return _Found(plan=first, own=None, exact=None)
         capped = _capped(asked, recipe, first, estimates or {})
     second = make_plan(recipe, first.asked_steps, estimates, rate=asked.rate, table=capped, opened=data)
-    return _Found(plan=second, comparison=first.compare(second), exact=None)
+    return _Found(plan=second, own=first, exact=None)
 
 
 def _capped(asked: _Asked, recipe: Recipe, first: Plan, estimates: Sizes) -> ScheduleTable:
@@ -217,7 +239,7 @@ def _write_files(planned: Plan, pictures: Sequence[Path], csv: Path | None) -> l
 def _as_json(found: _Found) -> dict[str, Any]:
     return found.plan.to_json() | {
         "comparison": None if found.comparison is None else asdict(found.comparison),
-        "exact": None if found.exact is None else asdict(found.exact),
+        "exact": None if found.exact is None else found.exact.to_json(),
     }
 
 
@@ -227,8 +249,5 @@ def _draw(found: _Found, written: Sequence[Path]) -> None:
         found.comparison.shown().write()
         write("")
     found.plan.shown().write()
-    if found.exact is not None:
-        write("")
-        found.exact.shown().write()
     for path in written:
         write(f"written to {visible(str(path))}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ RUN = "run"
 """The column that names the runs."""
 SUM_TOLERANCE = 1e-3
 """Ratios of a run may miss 1 by so much, as rounded ones do; they are divided by their sum."""
+SUM_CURE = "divide them by their sum, or add the dataset that is missing"
 MAX_LOSS = 1e6
 """No law is fitted to greater losses, nor to those below its opposite."""
 LIMITS = {
@@ -106,53 +107,89 @@ def read_swarm(
 
     Refuses a run that only one of the files has, and an empty cell.
     """
-    ratios, losses = Path(ratios), Path(losses)
-    names, mixed = _read_table(ratios)
-    measured, reached = _read_table(losses)
-    for ours, theirs, where, other in ((mixed, reached, losses, ratios), (reached, mixed, ratios, losses)):
-        if missing := [run for run in ours if run not in theirs]:
+    mixed, reached = _Table.read(Path(ratios)), _Table.read(Path(losses))
+    mixed.check_sums(reached)
+    for ours, theirs in ((mixed, reached), (reached, mixed)):
+        if missing := [run for run in ours.runs if run not in theirs.runs]:
             raise ValueError(
-                f"{where} lacks run {missing[0]!r}, which {other} has ({len(missing)} such); "
+                f"{theirs.path} lacks run {missing[0]!r}, which {ours.path} has ({len(missing)} such); "
                 "leave out of both a run that did not end"
             )
-    runs = tuple(mixed)
+    runs = tuple(mixed.runs)
     swarm = Swarm(
-        names=names,
+        names=mixed.columns,
         runs=runs,
-        ratios=np.array([mixed[run] for run in runs], np.float64).reshape(len(runs), len(names)),
-        targets=measured,
-        losses=np.array([reached[run] for run in runs], np.float64).reshape(len(runs), len(measured)),
+        ratios=np.array([mixed.runs[run] for run in runs], np.float64).reshape(-1, len(mixed.columns)),
+        targets=reached.columns,
+        losses=np.array([reached.runs[run] for run in runs], np.float64).reshape(-1, len(reached.columns)),
     )
     return swarm.only(targets) if targets else swarm
 
 
-def _read_table(path: Path) -> tuple[tuple[str, ...], dict[str, list[float]]]:
-    """Returns (columns, run -> numbers) of a CSV file."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            lines = [line for line in csv.reader(stream) if line]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} must be a CSV file in UTF-8: {error}") from None
-    header = [cell.strip() for cell in lines[0]] if lines else []
-    if RUN not in header or len(header) < 2:
-        raise ValueError(f"{path} must begin with the line `{RUN},NAME,...`, got {','.join(header)!r}")
-    _refuse_twice(header, f"{path}: column")
-    at = header.index(RUN)
-    table: dict[str, list[float]] = {}
-    for cells in lines[1:]:
-        if len(cells) != len(header):
-            raise ValueError(
-                f"{path}: a line has {len(cells)} cells, its header {len(header)}: {','.join(cells)[:60]!r}"
-            )
-        run = cells[at].strip()
-        if run in table:
-            raise ValueError(f"{path} has run {run!r} twice")
-        table[run] = [
-            _number(cell, f"{path}, run {run!r}, column {name!r}")
-            for name, cell in zip(header, cells, strict=True)
-            if name != RUN
-        ]
-    return tuple(name for name in header if name != RUN), table
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """A CSV file: the numbers of each run."""
+
+    path: Path
+    columns: tuple[str, ...]
+    runs: dict[str, list[float]]
+    lines: dict[str, int]
+    """Of each run, the number of its line, from 1."""
+
+    @classmethod
+    def read(cls, path: Path) -> _Table:
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as stream:
+                lines = [(line, cells) for line, cells in _numbered(stream) if cells]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} must be a CSV file in UTF-8: {error}") from None
+        header = [cell.strip() for cell in lines[0][1]] if lines else []
+        if RUN not in header or len(header) < 2:
+            raise ValueError(f"{path} must begin with the line `{RUN},NAME,...`, got {','.join(header)!r}")
+        _refuse_twice(header, f"{path}: column")
+        at = header.index(RUN)
+        found = cls(path=path, columns=tuple(name for name in header if name != RUN), runs={}, lines={})
+        for line, cells in lines[1:]:
+            if len(cells) != len(header):
+                raise ValueError(
+                    f"{path}, line {line} has {len(cells)} cells, its header {len(header)}: "
+                    f"{','.join(cells)[:60]!r}"
+                )
+            run = cells[at].strip()
+            if run in found.runs:
+                raise ValueError(f"{path} has run {run!r} twice, in lines {found.lines[run]} and {line}")
+            found.lines[run] = line
+            found.runs[run] = [
+                _number(cell, f"{path}, line {line}, run {run!r}, column {name!r}")
+                for name, cell in zip(header, cells, strict=True)
+                if name != RUN
+            ]
+        return found
+
+    def sums_to_one(self, run: str) -> bool:
+        """Returns whether the numbers of a run are ratios of a whole."""
+        return abs(sum(self.runs[run]) - 1) <= SUM_TOLERANCE
+
+    def check_sums(self, losses: _Table) -> None:
+        """Refuses ratios that do not sum to 1; says so where those of the other file would."""
+        wrong = next((run for run in self.runs if not self.sums_to_one(run)), None)
+        if wrong is None:
+            return
+        cure = SUM_CURE
+        if losses.runs and all(map(losses.sums_to_one, losses.runs)):
+            cure = f"those of {losses.path} do: give the file of ratios first, then that of losses"
+        raise ValueError(
+            f"{self.path}, line {self.lines[wrong]}, run {wrong!r}: the ratios must sum to 1, got "
+            f"{sum(self.runs[wrong]):.6g}; {cure}"
+        )
+
+
+def _numbered(stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yields the records of a CSV file, each with the number of the line in which it begins."""
+    reader, line = csv.reader(stream), 1
+    for cells in reader:
+        yield line, cells
+        line = reader.line_num + 1
 
 
 def _number(cell: str, where: str) -> float:
@@ -171,8 +208,7 @@ def _summed(ratios: Floats, runs: Sequence[str]) -> Floats:
     off = np.flatnonzero(np.abs(sums - 1) > SUM_TOLERANCE)
     if off.size:
         raise ValueError(
-            f"run {runs[off[0]]!r}: the ratios must sum to 1, got {sums[off[0]]:.6g}; "
-            "divide them by their sum, or add the dataset that is missing"
+            f"run {runs[off[0]]!r}: the ratios must sum to 1, got {sums[off[0]]:.6g}; {SUM_CURE}"
         )
     return np.asarray(ratios / sums[:, None], np.float64)
 

@@ -1,7 +1,8 @@
 """What a run will read, before it runs: `make.py` first, which plans; `planned.py` is what comes out.
 
 `curve.py` sums a schedule up, `ends.py` says when datasets end by estimate and `exact_ends.py` by the loader
-itself, `warnings.py` and `charts.py` tell people; `allocate.py` and `capping.py` find weights.
+itself, `drawn.py` what that draws, `warnings.py` and `charts.py` tell people; `allocate.py` and `capping.py`
+find weights.
 """
 
 from __future__ import annotations

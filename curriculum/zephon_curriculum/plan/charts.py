@@ -75,9 +75,12 @@ def _parts_of(
     mixture: Plan | ScheduleTable, num_steps: int | None, tokens_per_step: int | None
 ) -> tuple[ScheduleTable, int, int | None]:
     if isinstance(mixture, Plan):
-        return mixture.table, num_steps or mixture.num_steps, tokens_per_step or mixture.tokens_per_step
+        num_steps = mixture.num_steps if num_steps is None else num_steps
+        tokens_per_step, mixture = tokens_per_step or mixture.tokens_per_step, mixture.table
     if num_steps is None:
         raise ValueError("`num_steps` is needed to draw a table: its last entry holds for ever")
+    if num_steps < 1:
+        raise ValueError(f"`num_steps` must be >= 1, got {num_steps}; there is no mixture to draw")
     return mixture, num_steps, tokens_per_step
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zephon import PARTS, ScheduleTable
+from zephon import PARTS, Recipe, ScheduleTable
 from zephon_curriculum.quantity import Quantity
 
 Int64 = NDArray[np.int64]
@@ -29,6 +29,13 @@ LONG = 20
 """An entry that holds for at least one part in so many of the run is a phase of its own."""
 RAMP_PARTS = 4
 """What lies between such entries is shown in at most so many phases."""
+
+
+def undecided(recipe: Recipe) -> tuple[str, ...]:
+    """Returns, as notes, what no schedule says of a run of a recipe: what its controller will decide."""
+    if recipe.controller is None:
+        return ()
+    return ("the recipe has a [controller]: what that will decide in the run is not in these shares",)
 
 
 class Curve:

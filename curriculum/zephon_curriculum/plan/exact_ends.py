@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -28,8 +28,11 @@ from zephon import (
 )
 from zephon.cli.common import add_row, new_table
 from zephon_curriculum.estimation.counting import TOKEN_BYTES, Int64, as_packed, read_lengths
-from zephon_curriculum.figures import Report
+from zephon_curriculum.figures import Report, plural
 from zephon_curriculum.opening import PLAIN, Named, Opening, opened, recipe_of
+from zephon_curriculum.plan.drawn import Drawn, Tally, counted
+from zephon_curriculum.plan.ends import End, KnownEnd, earlier_tokens
+from zephon_curriculum.quantity import Quantity
 from zephon_curriculum.results import Readable, Shown
 
 BLOCK_DOCUMENTS = 1 << 16
@@ -139,9 +142,45 @@ class ExactEnds(Readable):
     """Whether the data end."""
     datasets: tuple[ExactEnd, ...]
     """Those with `max_epochs`, in the recipe's order."""
+    drawn: Drawn = field(compare=False)
+    """What the steps draw, for `plan(..., exact=...)`."""
 
     def __getitem__(self, name: str) -> ExactEnd:
         return {end.name: end for end in self.datasets}[name]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the ends as JSON data."""
+        ends = [asdict(end) for end in self.datasets]
+        return {"num_steps": self.num_steps, "is_over": self.is_over, "datasets": ends}
+
+    def known(self) -> dict[str, KnownEnd]:
+        """Returns the ends for a plan, by name; the run stops with the dataset of which a lane ends first.
+
+        Where none does in a whole step, with the only one that can end.
+        """
+        firsts = {end.name: end.first for end in self.datasets if end.first is not None}
+        alone = self.datasets[0].name if len(self.datasets) == 1 else None
+        cause = min(firsts, key=lambda name: firsts[name], default=alone) if self.is_over else None
+        found = {}
+        for end in self.datasets:
+            first, last = (None if step is None else Quantity.exactly(step) for step in (end.first, end.last))
+            middle = None if end.first is None or end.last is None else (end.first + end.last) // 2
+            after = Quantity.exactly(self.num_steps) if end.name == cause else None
+            found[end.name] = KnownEnd(End(first=first, last=last, middle=middle, after=after))
+        return found
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns, a line each, why a dataset does not end, or not in all lanes."""
+        over = "the run stops before the step in which {} would end"
+        short = f"{{}} does not end in {plural(self.num_steps, 'step')}"
+        found = []
+        for end in self.datasets:
+            if not end.unread_tokens and end.last is None:
+                found.append(f"some lanes have no document of {end.name}")
+            elif end.last is None:
+                whose = end.name if end.first is None else f"the last lane of {end.name}"
+                found.append((over if self.is_over else short).format(whose))
+        return tuple(found)
 
     def shown(self) -> Shown:
         """Returns the ends as a table."""
@@ -151,7 +190,7 @@ class ExactEnds(Readable):
         for end in self.datasets:
             steps = ("-" if step is None else f"{step:,}" for step in (end.first, end.last))
             add_row(table, end.name, *steps, f"{end.unread_tokens:,}")
-        return Shown(head=head, tables=(table,) if self.datasets else ())
+        return Shown(head=head, tables=(table,) if self.datasets else (), notes=self.notes())
 
 
 def exact_ends(
@@ -202,37 +241,41 @@ def _run_on_lengths(
     opened: Opened, lengths: Sequence[Int64], max_steps: int | None, report: Report | None
 ) -> ExactEnds:
     readers = tuple(LengthReader(reader, of) for reader, of in zip(opened.readers, lengths, strict=True))
-    num_steps, is_over, shape = 0, True, (len(readers), opened.recipe.lanes)
-    given, skipped, seen, last_drawn = (np.full(shape, n, dtype=np.int64) for n in (0, 0, -1, -1))
+    recipe, is_over, skipped = opened.recipe, True, np.zeros((len(readers), opened.recipe.lanes), np.int64)
+    tally = Tally(*skipped.shape, masks=recipe.packing.mask_document_ends)
     with Loader(replace(opened, readers=cast(Any, readers)), LoaderOptions(executor="inline")) as loader:
-        begin = _lane_states(loader)
+        held = _held_tokens(_lane_states(loader), len(readers))
         for batch in loader:
-            for index in range(len(readers)):
-                np.add.at(given[index], batch.lanes, batch.tokens[index])
             if opened.table.skip_end(batch.step) > batch.step:
                 lanes = _lane_states(loader)
                 skipped = np.array([lane.get("skipped", [0] * len(readers)) for lane in lanes]).T
-            last_drawn[given + skipped > seen] = batch.step
-            seen, num_steps = given + skipped, batch.step + 1
+            tally.add(batch, skipped)
             if report is not None and max_steps is not None:
-                report("steps", num_steps, max_steps)
+                report("steps", tally.num_steps, max_steps)
             if max_steps is None and batch.step == opened.table.starts[-1]:
                 _check_end(opened, _lane_states(loader))
-            if num_steps == max_steps:
+            if tally.num_steps == max_steps:
                 is_over = False
                 break
-        lanes, rest = _lane_states(loader), _Rest(opened, readers, num_steps)
-    drawn, known = np.maximum(seen, 0), rest.tokens(lanes) + _held_tokens(begin, len(readers))
+        lanes, rest = _lane_states(loader), _Rest(opened, readers, tally.num_steps)
+    known = rest.tokens(lanes) + held
     for number, step, has_share in _ended_in_skips(opened, lanes):
-        more = has_share & (known[:, number] > drawn[:, number])
-        drawn[more, number] = known[more, number]
-        last_drawn[more, number] = np.maximum(last_drawn[more, number], step)
-    ends = (i for i, dataset in enumerate(opened.recipe.datasets) if dataset.max_epochs is not None)
-    return ExactEnds(
-        num_steps=num_steps,
-        is_over=is_over,
-        datasets=tuple(_end(opened.recipe.names[i], last_drawn[i], drawn[i], known[i]) for i in ends),
+        tally.add_late(number, step, known[:, number], has_share)
+    ends = (
+        _end(dataset.name, tally.last_drawn[i], tally.drawn[i], known[i])
+        for i, dataset in enumerate(recipe.datasets)
+        if dataset.max_epochs is not None
     )
+    return ExactEnds(
+        num_steps=tally.num_steps, is_over=is_over, datasets=tuple(ends),
+        drawn=tally.found(counted(opened, lengths), _earlier(opened, held)),
+    )  # fmt: skip
+
+
+def _earlier(opened: Opened, held: Int64) -> Int64:
+    """Returns the tokens that earlier phases delivered, (D,), where the lanes began with `held`, (D, L)."""
+    drawn = [earlier_tokens(opened.recipe, index) for index in range(len(held))]
+    return np.asarray(np.array(drawn, np.int64) - held.sum(axis=1))
 
 
 def _lane_states(loader: Loader) -> list[Any]:

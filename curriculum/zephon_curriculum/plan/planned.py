@@ -77,6 +77,8 @@ class Plan(Readable):
     rate: float | None
     """Tokens a second."""
     warnings: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What else is to be known, and is no fault."""
 
     @property
     def total_tokens(self) -> int:
@@ -131,7 +133,7 @@ class Plan(Readable):
         tables = [_datasets(self), _phases(self)]
         if any(d.max_epochs is not None or d.first_repeat is not None for d in self.datasets):
             tables.append(_ends(self))
-        return Shown(head=text, tables=tables, notes=warned(self.warnings))
+        return Shown(head=text, tables=tables, notes=(*warned(self.warnings), *self.notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,4 +249,5 @@ def _end_cells(dataset: PlannedDataset) -> tuple[str, str, str]:
 
 
 def _or_unknown(quantity: Quantity | None, digits: int = 3) -> str:
-    return "unknown" if quantity is None else ranged(quantity, digits)
+    """Returns a quantity; one that is known with the digits that are told of whole numbers, too."""
+    return "unknown" if quantity is None else ranged(quantity, 4 if quantity.exact else digits)

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from zephon import Recipe, ScheduleTable
+from zephon.cli.common import past_run
 from zephon_curriculum.estimation.estimates import DatasetEstimate
 from zephon_curriculum.figures import ranged, ranged_step, short
-from zephon_curriculum.plan.curve import Curve
+from zephon_curriculum.plan.curve import Curve, undecided
+from zephon_curriculum.plan.exact_ends import ExactEnds
 from zephon_curriculum.plan.planned import Plan, PlannedDataset
 
 MANY_EPOCHS = 4
@@ -24,11 +26,18 @@ MAX_LOOKED_AT = 1000
 
 
 def warn(
-    plan: Plan, recipe: Recipe, estimates: Mapping[str, DatasetEstimate], asked: Curve, *, is_own: bool
+    plan: Plan,
+    recipe: Recipe,
+    estimates: Mapping[str, DatasetEstimate],
+    asked: Curve,
+    *,
+    is_own: bool,
+    is_exact: bool,
 ) -> Iterator[str]:
     """Yields the warnings of a plan, those of the run first, then by dataset.
 
-    `asked` is the curve of the schedule that is asked for; `is_own` says whether that is the recipe's own.
+    `asked` is the curve of the schedule that is asked for; `is_own` says whether that is the recipe's own,
+    `is_exact` whether what is drawn was counted.
     """
     if recipe.total_steps is None:
         yield f"the recipe has no total_steps; planned are {plan.num_steps:,} steps"
@@ -37,7 +46,7 @@ def warn(
     if plan.table.starts[-1] >= plan.asked_steps:
         late = next(s for s in plan.table.starts if s >= plan.asked_steps)
         yield f"the shares change at step {late:,}, but the run has {plan.asked_steps:,} steps"
-    if recipe.packing.kind != "wrap":
+    if recipe.packing.kind != "wrap" and not is_exact:
         kind = recipe.packing.kind
         yield f"packing {kind!r} pads rows, by how much is unknown: tokens are at most these"
     if recipe.continues is not None:
@@ -49,11 +58,33 @@ def warn(
         yield from _rounded_away(plan.asked_table, recipe, plan.asked_steps)
 
 
+def tell(recipe: Recipe, asked: Curve, steps: int, exact: ExactEnds | None) -> Iterator[str]:
+    """Yields what else a plan of so many steps has to say: what it rests on, and what it leaves out."""
+    if exact is not None:
+        yield "exact: every document was counted, and the loader was run on their lengths"
+        yield from exact.notes()
+    if past := past_run(recipe.total_steps, steps):
+        yield past + _not_stretched(recipe, asked.table.starts[-1], steps)
+    yield from undecided(recipe)
+
+
+def _not_stretched(recipe: Recipe, last: int, steps: int) -> str:
+    """Returns what to add where a schedule would be another one in a run of so many steps."""
+    stretched = replace(recipe, total_steps=steps).compile_schedule()
+    if stretched.first_difference(recipe.compile_schedule(), steps) is None:
+        return ""
+    return (
+        f"; positions that are parts of the run are parts of that, and the shares of step {last:,} go on to "
+        f"the end: --set total_steps={steps} stretches them"
+    )
+
+
 def _run_ends(plan: Plan) -> str:
     after = plan.ends_after
     assert after is not None
     ended = [d for d in plan.datasets if d.end is not None and d.end.after == after]
-    text = f"the data end after about {ranged_step(after)} steps, of {plan.asked_steps:,} asked for"
+    about = "" if after.exact else "about "
+    text = f"the data end after {about}{ranged_step(after)} steps, of {plan.asked_steps:,} asked for"
     if ended:
         text += f": {ended[0].name} has max_epochs = {ended[0].max_epochs}"
     cure = "give it less weight or more epochs"
