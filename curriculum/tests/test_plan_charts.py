@@ -64,5 +64,7 @@ def test_steps_are_exact() -> None:
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`num_steps` is needed to draw a table"):
         mixture_chart(ramp(3, 0))
+    with pytest.raises(ValueError, match="`num_steps` must be >= 1, got 0; there is no mixture to draw"):
+        mixture_chart(ramp(3, 0), num_steps=0)
     with pytest.raises(ValueError, match=r"`path` must end in \.png or \.svg"):
         mixture_chart(ramp(3, 0), tmp_path / "a.pdf", num_steps=10)
