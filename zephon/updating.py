@@ -111,10 +111,13 @@ class TableInForce:
         return True
 
     def close(self) -> None:
-        """Ends the waiting of the thread that mixes."""
+        """Ends the waiting of the thread that mixes; lets updates that have `close()` give up what they hold."""
         self._is_closed = True
         with self._moved:
             self._moved.notify_all()
+        close = getattr(self._updates, "close", None)
+        if close is not None:
+            close()
 
 
 def fit(table: ScheduleTable, recipe: Recipe) -> ScheduleTable:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -32,12 +29,10 @@ from tests.log_cases import (
 )
 from zephon import Loader, LoaderOptions, StateError
 from zephon_curriculum.controllers import protocol
-from zephon_curriculum.log.attempts import Attempt
 from zephon_curriculum.log.entries import Accepted, Decision, RecipeChange, Refused
 from zephon_curriculum.log.folder import CurriculumLog
 from zephon_curriculum.log.follow import Updates, open_updates
 from zephon_curriculum.log.history import History
-from zephon_curriculum.log.store import LocalStore
 
 OPENED = open_small(recipe())
 
@@ -272,28 +267,6 @@ def test_a_launch_that_rank_0_refuses_is_refused_on_all_ranks(tmp_path: Path) ->
             open_updates(other, tmp_path, is_first=rank == 0, share=bus.share(rank))
 
 
-@pytest.mark.parametrize("storage", ["local", "memory"])
-def test_a_second_equal_run_is_told_so_before_its_first_row_if_the_first_has_come_to_a_step(
-    storage: str, tmp_path: Path
-) -> None:
-    url = str(tmp_path) if storage == "local" else f"memory://{tmp_path.name}/curriculum"
-    says = rf"another run follows this curriculum log\n  got:  an answer by process {os.getpid()} of "
-    with run(OPENED, url, world=2, poll_s=0.0) as one:
-        found = one.steps(2)
-        with run(OPENED, url, world=2, poll_s=0.0) as two, run(OPENED, url, poll_s=0.0) as three:
-            found += two.steps(1)  # nobody has answered yet
-            assert found[2] == found[0]
-            found += one.steps(1)
-            for loader in two.loaders:  # on all ranks
-                with pytest.raises(StateError, match=says):
-                    next(loader)
-            with pytest.raises(StateError, match=says):
-                three.steps(1)
-            found += one.steps(2)
-    assert [*found[:2], *found[3:]] == fresh(url, 5)
-    assert kinds(url) == ["base"]
-
-
 def test_of_two_runs_that_begin_a_log_at_once_one_of_another_recipe_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,38 +280,14 @@ def test_of_two_runs_that_begin_a_log_at_once_one_of_another_recipe_is_refused(
     assert kinds(tmp_path) == ["base"]
 
 
-def test_a_restart_goes_on_whatever_killed_attempts_left(tmp_path: Path) -> None:
-    """None of them ended in order: their files stay, and nobody is there to answer."""
-    found, state = list[str](), None
-    with ExitStack() as never_ended:
-        for _ in range(4):
-            ranks = never_ended.enter_context(run(OPENED, tmp_path, state))
-            found += ranks.steps(2)
-            state = ranks.state()
-    assert found == fresh(tmp_path, 8)
-    assert sorted(os.listdir(tmp_path / ".attempts")) == ["000001", "000002", "000003", "000004"]
-
-
-def test_attempts_that_begin_at_once_have_numbers_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where a listing lacks what came while it was made; of three that live the first goes on."""
-    first = Attempt(str(tmp_path))
-    monkeypatch.setattr(LocalStore, "names", lambda self: [])
-    second, third = Attempt(str(tmp_path)), Attempt(str(tmp_path))
-    for attempt in (third, second, first, first):
-        attempt.meet()
-    for attempt in (second, third):
-        with pytest.raises(StateError, match="another run follows this curriculum log"):
-            attempt.meet()
-
-
-def test_two_runs_of_which_none_answers_are_told_so_at_a_verdict(tmp_path: Path) -> None:
-    with run(OPENED, tmp_path) as one, run(OPENED, tmp_path) as two:
-        shutil.rmtree(tmp_path / ".attempts")
+@pytest.mark.parametrize("storage", ["local", "memory"])
+def test_two_runs_of_which_no_lock_tells_are_told_so_at_a_verdict(storage: str, tmp_path: Path) -> None:
+    """As in one process, or on storage that has no locks."""
+    url = str(tmp_path) if storage == "local" else f"memory://{tmp_path.name}/curriculum"
+    with run(OPENED, url, poll_s=0.0) as one, run(OPENED, url, poll_s=0.0) as two:
         one.steps(1)
         two.steps(1)
-        propose(tmp_path, at_step=9, retire=("web",))
+        propose(url, at_step=9, retire=("web",))
         one.steps(1)
         with pytest.raises(StateError, match="another run writes into this curriculum log"):
             two.steps(1)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import open_small
-from tests.log_cases import propose, recipe, run
+from tests.helpers import digests, open_small
+from tests.log_cases import STAGES, propose, recipe, run, with_recipe
 from zephon import StateError
 from zephon_curriculum.log.folder import CurriculumLog, log_of
 from zephon_curriculum.log.fork import fork_run
@@ -149,3 +150,38 @@ def test_a_fork_of_a_bare_log_says_that_it_has_no_recipe(tmp_path: Path) -> None
     )
     assert "recipe" not in str(whole)
     assert History.read(log_of(bare.folder)).base == History.read(log_of(whole.folder)).base
+
+
+def test_a_state_of_the_parent_from_behind_the_fork_is_named_as_such(tmp_path: Path) -> None:
+    """And one of the fork itself, or with shares that are the same, is not."""
+    log, fork = tmp_path / "run" / "curriculum", tmp_path / "fork" / "curriculum"
+    states = {}
+    with run(OPENED, log, world=2) as ranks:
+        propose(log, at_step=6, retire=("web",))
+        for step in range(1, 9):
+            ranks.steps(1)
+            states[step] = ranks.state()
+    fork_run(tmp_path / "run", 4, tmp_path / "fork")
+    says = (
+        r"the state is behind the fork: this run folder goes its own way from step 4 on\n"
+        rf"  got:  a state after 8 steps, of {tmp_path}/run, with other shares in them\n"
+        r"(.*\n)*  cure: give a checkpoint of at most 4 steps, or fork at step 8 or later"
+    )
+    with run(OPENED, fork, world=2) as ranks:
+        for loader in ranks.loaders:
+            with pytest.raises(StateError, match=says):
+                loader.load_state_dict(states[8])
+            loader.load_state_dict(states[8], allow=["schedule"])
+            loader.load_state_dict(states[6])  # in steps [4, 6) nothing differs
+            loader.load_state_dict(states[4])
+        assert ranks.steps(5) == digests(OPENED, 9)[4:]
+        own = ranks.state()
+    edited = with_recipe(OPENED, recipe({**STAGES, 6: {"web": 0, "code": 1, "math": 3}}))
+    shutil.copytree(fork, tmp_path / "edited")
+    with run(edited, tmp_path / "edited") as ranks:
+        ranks.steps(1)
+    with (
+        run(edited, tmp_path / "edited") as ranks,
+        pytest.raises(StateError, match="the schedule differs from the state's in steps that are done"),
+    ):
+        ranks.loaders[0].load_state_dict(own)

@@ -167,6 +167,34 @@ def test_what_is_sent_again_counts_once_and_more_often_where_that_is_asked(tmp_p
     assert factor(tmp_path) == 8
 
 
+def test_one_change_in_two_spellings_is_one_entry(tmp_path: Path) -> None:
+    with run(OPENED, tmp_path):
+        pass
+    first = propose(tmp_path, at_step=9, until=15, points={"code": 5, "math": "-1"})
+    assert propose(tmp_path, at_step=9, until=15, points="math=-1.0,code=+5") == first
+    assert propose(tmp_path, at_step=9, until=15, points="math=-1,code=10/2") == first
+    assert propose(tmp_path, at_step=9, until=15, points="math=-1,code=+5.1") != first
+    whole = propose(tmp_path, at_step=9, weights="web=6,code=4,math=0.50")
+    assert propose(tmp_path, at_step=9, weights={"web": 6.0, "code": "4", "math": "1/2"}) == whole
+    scaled = propose(tmp_path, at_step=9, scale="web=1.10")
+    assert propose(tmp_path, at_step=9, scale={"web": 1.1}) == scaled
+
+
+def test_a_proposal_that_waits_too_long_and_its_withdrawal_are_no_fault_of_time(tmp_path: Path) -> None:
+    """The run comes to the proposal when it is late for it; the withdrawal changes no step, and counts."""
+    with run(OPENED, tmp_path) as ranks:
+        ranks.steps(5)
+        late = propose(tmp_path, at_step=6, retire=("web",))
+        gone = propose(tmp_path, withdraw=(late.number,))
+        both = propose(tmp_path, withdraw=(late.number,), at_step=9, scale="code=2")
+        ranks.steps(1)
+    assert verdict(tmp_path, late) == Refused(
+        proposal=1, step=5, why="withdrawn by 2 before it was decided", first_legal=None
+    )
+    assert verdict(tmp_path, gone) == Accepted(proposal=2, step=5, from_step=8)
+    assert verdict(tmp_path, both) == Accepted(proposal=3, step=5, from_step=9)
+
+
 def test_what_was_refused_or_withdrawn_can_be_asked_for_again(tmp_path: Path) -> None:
     with run(OPENED, tmp_path) as ranks:
         ranks.steps(6)

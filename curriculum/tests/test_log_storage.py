@@ -269,7 +269,7 @@ def test_a_folder_without_hard_links_that_is_full_keeps_no_half_entry(
     monkeypatch.setattr(store.os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         place.create("000001.json", HALF)
-    assert sorted(listing(tmp_path)) == ["000000.json"]
+    assert sorted(listing(tmp_path)) == [".lock", "000000.json"]
 
 
 def test_a_start_and_a_proposal_say_that_the_storage_is_away(

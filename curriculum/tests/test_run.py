@@ -34,9 +34,10 @@ from zephon_curriculum.cli.amend import amend as amend_command
 from zephon_curriculum.cli.fork import fork as fork_command
 from zephon_curriculum.cli.log import log as log_command
 from zephon_curriculum.log.added import recipe_of_run
+from zephon_curriculum.log.documents import read_documents
 from zephon_curriculum.log.entries import Accepted, Proposal, Refused
 from zephon_curriculum.log.ops import Add
-from zephon_curriculum.log.propose import Changes, read_documents
+from zephon_curriculum.log.propose import Changes
 from zephon_curriculum.log.steps import AmendError
 from zephon_curriculum.opening import table_of
 from zephon_curriculum.preview import preview, preview_cost
@@ -285,7 +286,7 @@ def test_amend_shows_what_it_would_do_and_writes_a_proposal(place: Path, call: C
     assert "code           37.50%  36.99%" in shown  # of the whole run
     assert len(run.log.read()) == 1
     assert call(*ask, "--wait", "0.1") == (
-        0,
+        1,
         shown.replace(
             "dry run: nothing was written",
             "entry 1: no verdict yet; it waits for the run",
@@ -346,6 +347,62 @@ def test_a_withdrawal_of_what_has_begun_names_no_legal_step(place: Path, call: C
     assert run.history.verdicts[5] == Accepted(proposal=5, step=3, from_step=6)
 
 
+def test_amend_and_fork_say_that_a_step_is_past_the_run(place: Path, call: Call) -> None:
+    go(begun(place), 3)
+    says = "steps from 40 on are past the recipe's `total_steps` of 40\n"
+    ask = ("amend", "run", "--retire", "web", "--reason", "x", "--dry-run", "--at-step")
+    assert [says in call(*ask, step)[1] for step in ("39", "40", "500")] == [False, True, True]
+    forks = [call("fork", "run", "--at-step", step, "--into", f"at-{step}")[1] for step in ("3", "4", "500")]
+    assert [says in shown for shown in forks] == [False, False, True]
+    assert ["the run is at step 3, before " in shown for shown in forks] == [False, True, True]
+
+
+def test_what_the_run_does_not_have_is_named_before_it_is_proposed_to_be_skipped(
+    place: Path, call: Call
+) -> None:
+    """All of it; and a refusal by the run itself says no other step, since none would do."""
+    run = begun(place)
+    go(run, 3)
+    (place / "list").write_text("web nope.jsonl 3\ncode code.jsonl 60\nweb web.jsonl 59\n")
+    ask = ("amend", "run", "--at-step", "9", "--skip-documents", "list", "--reason", "x")
+    for more in ((), ("--dry-run",)):
+        code, shown = call(*ask, *more)
+        text = " ".join(shown.replace("\u2502", " ").split())
+        assert code == 2
+        says = (
+            "no record 60 of code, file 'code.jsonl', which has 60; no file 'nope.jsonl' of web; a document"
+        )
+        assert f"--skip-documents names what the run does not have: {says}" in text
+    with pytest.raises(AmendError, match="and 3 more; a document"):
+        run.amend(at_step=9, skip_documents=tuple(("web", "f", n) for n in range(13)), reason="x")
+    assert len(run.log.read()) == 1
+    (place / "run" / "lock.json").unlink()  # as where only the log is at hand
+    late = run.amend(at_step=2, skip_documents=(("web", "nope.jsonl", 3),), reason="x")
+    go(run, 4)
+    refused = run.history.verdicts[late.number]
+    assert isinstance(refused, Refused)
+    assert ("no such document" in refused.why, refused.first_legal) == (True, None)
+
+
+def test_a_folder_that_is_not_there_is_said_to_be_so(place: Path, call: Call) -> None:
+    says = "run folder 'runs/none' does not exist"
+    for ask in (("log",), ("amend", "--at-step", "9", "--retire", "web", "--reason", "x")):
+        code, shown = call(ask[0], "runs/none", *ask[1:])
+        assert (code, says in shown) == (5, True), shown
+    with pytest.raises(StateError, match=says):
+        _ = Run("runs/none").history
+    (place / "plain").mkdir()
+    with pytest.raises(StateError, match=r"curriculum log 'plain/curriculum' has no entries"):
+        _ = Run("plain").history
+
+
+def test_a_keyword_that_no_proposal_has_is_named_with_those_it_has(place: Path) -> None:
+    run = begun(place)
+    go(run, 1)
+    with pytest.raises(TypeError, match=r"takes no 'dry_run'; it takes at_step, until, .*`run\.draft"):
+        run.amend(at_step=9, retire=("web",), reason="x", dry_run=True)  # type: ignore[call-arg]
+
+
 def test_amend_counts_as_the_trainer_does_where_asked(place: Path, call: Call) -> None:
     go(begun(place), 3)
     code, shown = call(
@@ -360,7 +417,9 @@ def test_amend_says_that_it_is_late_and_exits_1_when_the_run_refuses(place: Path
     run = begun(place)
     _, state = go(run, 6)
     ask = ("amend", "run", "--at-step", "8", "--retire", "web", "--reason", "late")
-    assert "else the first legal step is 9" in call(*ask, "--dry-run")[1]
+    shown = call(*ask, "--dry-run")[1]
+    assert shown.startswith("too late where the run is: it accepts this only if it goes on from an earlier")
+    assert "else the first legal step is 9" in shown
     found: list[tuple[int, str]] = []
     waits = Thread(target=lambda: found.append(call(*ask, "--wait", "60")))
     with run.loader(OPTIONS) as loader:
@@ -580,6 +639,26 @@ def test_a_proposal_that_waits_can_be_given_up(place: Path) -> None:
     assert first.number in run.history.withdrawn
     assert found == fresh(run, 10)[2:]
     assert run.table.at(9) == run.recipe.compile_schedule().at(9)
+
+
+def test_a_waiting_dataset_that_is_withdrawn_is_neither_opened_nor_missed(place: Path) -> None:
+    """What it would be refused for is no matter then, and the withdrawal counts; so at a replay."""
+    run = begun(place)
+    state = go(run, 2)[1]
+    add = {"math": {"path": str(place / "data" / "math.jsonl")}}
+    first = run.amend(at_step=6, add=add, points="math=+10", reason="more")
+    gone = run.amend(withdraw=(first.number,), reason="after all")
+    go(run, 8, state)
+    refused = run.history.verdicts[first.number]
+    assert refused == Refused(
+        proposal=1, step=2, why="withdrawn by 2 before it was decided", first_legal=None
+    )
+    assert isinstance(run.history.verdicts[gone.number], Accepted)
+    assert run.history.withdrawn == {first.number}
+    assert run.recipe.names == ("web", "code")
+    with pytest.raises(AmendError, match="entry 1 cannot be withdrawn: it is withdrawn already"):
+        run.amend(withdraw=(first.number,), reason="once more", again=True)
+    assert go(Run(run.folder), 10)[0] == fresh(run, 10)
 
 
 def test_a_nan_hunt(place: Path) -> None:

@@ -126,9 +126,15 @@ class Run:
 
         Writes nothing.
         """
+        if unknown := [name for name in changes if name not in Changes.__annotations__]:
+            raise TypeError(
+                f"a proposal takes no {unknown[0]!r}; it takes {', '.join(Changes.__annotations__)}; "
+                "`run.draft(...)` returns what it would come to and writes nothing"
+            )
         request = Request(reason=reason, **changes)
         recipe = self._recipe or read_recipe(self.folder)
-        return make_draft(self.log, request, newest_step=newest_step(self.folder), recipe=recipe)
+        newest, lock = newest_step(self.folder), read_lock(self.folder)
+        return make_draft(self.log, request, newest_step=newest, recipe=recipe, lock=lock)
 
     def amend(self, *, reason: str, **changes: Unpack[Changes]) -> Entry:
         """Writes a proposal and returns its entry; the run decides at its next step.

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from zephon import PARTS, DataError, Recipe, ScheduleTable
+from zephon import PARTS, DataError, Recipe, ScheduleTable, read_lock
 from zephon.cli.common import (
     Exit,
     JsonOption,
@@ -24,6 +24,7 @@ from zephon.cli.common import (
     as_usage,
     new_table,
     parse_range,
+    past_run,
     write,
     write_json,
     write_table,
@@ -34,6 +35,7 @@ from zephon_curriculum.estimation import Estimates, TokenEstimation
 from zephon_curriculum.figures import plural
 from zephon_curriculum.log.added import check_opens
 from zephon_curriculum.log.amend import Composed, Document, removed_stages
+from zephon_curriculum.log.documents import read_documents
 from zephon_curriculum.log.entries import Refused, window
 from zephon_curriculum.log.folder import log_of
 from zephon_curriculum.log.history import History
@@ -45,7 +47,6 @@ from zephon_curriculum.log.propose import (
     make_draft,
     newest_step,
     read_added,
-    read_documents,
     read_recipe,
     schedule_of,
     write_proposal,
@@ -106,7 +107,10 @@ AgainOption = Annotated[
 ]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Only show what it would come to.")]
 WaitOption = Annotated[
-    float, typer.Option("--wait", min=0.0, metavar="S", help="Wait for the run's verdict, so many seconds.")
+    float,
+    typer.Option(
+        "--wait", min=0.0, metavar="S", help="Seconds to wait for the run's verdict; exit 1 without."
+    ),
 ]
 NoCheckOption = Annotated[
     bool, typer.Option("--no-check", help="Do not open what --add names: the data is not at hand here.")
@@ -145,7 +149,8 @@ def amend(
 
     --weights holds from --at-step until --until or for ever. --scale and --points act on what the schedule
     says at each step. What begins within the lead of the run's log (2 steps) after the step at which
-    the run is comes too late, and is refused with the first legal step. Exit 1: the run refused it.
+    the run is comes too late, and is refused with the first legal step. Exit 1: the run refused it, or
+    --wait is over without a verdict.
     """
     recipe = read_recipe(run)
     request = Request(
@@ -154,14 +159,23 @@ def amend(
         skip_steps=_skipped(skip_steps, trainer_step), skip_documents=_listed(skip_documents), reason=reason,
         schedule=_schedule(run, recipe, schedule), add=_added(recipe, add, not no_check), author=author,
     )  # fmt: skip
-    with as_usage(), as_usage(**{name: f"--{name.replace('_', '-')}" for name in GIVEN_BY}):
-        draft = make_draft(log_of(run), request, newest_step=newest_step(run), recipe=recipe)
-    outcome = Outcome(None, "", False) if dry_run else send(run, draft, wait)
+    draft = _drafted(run, request, recipe)
+    outcome = Outcome(None, "") if dry_run else send(run, draft, wait)
     if as_json:
         write_json(draft_json(draft, recipe) | {"entry": outcome.number, "verdict": outcome.verdict})
     else:
         draw(draft, plan_lines(recipe, draft, steps, estimates, not no_estimate), outcome, recipe)
-    raise typer.Exit(Exit.DIFFERENT if outcome.is_refused else Exit.OK)
+    raise typer.Exit(outcome.exit_code)
+
+
+def _drafted(run: str, request: Request, recipe: Recipe | None) -> Draft:
+    """Returns the proposal; says where its step is past the run's end."""
+    lock, total_steps = read_lock(Path(run)), None if recipe is None else recipe.total_steps
+    with as_usage(), as_usage(**{name: f"--{name.replace('_', '-')}" for name in GIVEN_BY}):
+        draft = make_draft(log_of(run), request, newest_step=newest_step(run), recipe=recipe, lock=lock)
+    if note := past_run(total_steps, draft.proposal.at_step + 1):
+        typer.echo(note, err=True)
+    return draft
 
 
 def _skipped(text: str | None, trainer_step: bool) -> tuple[int, int] | None:
@@ -216,7 +230,7 @@ class Outcome:
     number: int | None
     """That of its entry; None where none was written."""
     verdict: str
-    is_refused: bool
+    exit_code: Exit = Exit.OK
 
 
 def send(run: str, draft: Draft, wait_s: float) -> Outcome:
@@ -226,13 +240,14 @@ def send(run: str, draft: Draft, wait_s: float) -> Outcome:
     while wait_s or draft.repeats:
         history = History.read(log_of(run))
         if (verdict := history.verdicts.get(number)) is not None:
-            is_refused = isinstance(verdict, Refused)
-            why = f": {verdict.why}" if isinstance(verdict, Refused) else ""
-            return Outcome(number, f"{verdict_on(history, number)}{why}", is_refused)
+            if isinstance(verdict, Refused):
+                return Outcome(number, f"{verdict_on(history, number)}: {verdict.why}", Exit.DIFFERENT)
+            return Outcome(number, verdict_on(history, number))
         if time.monotonic() >= deadline:
-            return Outcome(number, "no verdict yet; it waits for the run" if wait_s else "", False)
+            waited = Outcome(number, "no verdict yet; it waits for the run", Exit.DIFFERENT)
+            return waited if wait_s else Outcome(number, "")
         time.sleep(POLL_S)
-    return Outcome(number, "", False)
+    return Outcome(number, "")
 
 
 def draft_json(draft: Draft, recipe: Recipe | None) -> dict[str, Any]:
@@ -335,6 +350,8 @@ def _too_late(draft: Draft) -> str:
 def draw(draft: Draft, planned: Table | None, outcome: Outcome, recipe: Recipe | None) -> None:
     """Draws a draft and what became of it."""
     proposal = draft.proposal
+    if draft.repeats is None and (late := _too_late(draft)):
+        write(f"too late where the run is: {late}")
     write(f"step {window(proposal)}: {'; '.join(map(describe, proposal.ops))}")
     if draft.repeats is not None:
         write(f"entry {draft.repeats.number} asks for this in the same words, which counts once; see --again")
@@ -357,8 +374,6 @@ def draw(draft: Draft, planned: Table | None, outcome: Outcome, recipe: Recipe |
         write("")
         write_table(planned)
     write("")
-    if draft.repeats is None and (late := _too_late(draft)):
-        write(f"too late where the run is: {late}")
     if outcome.number is None:
         write("dry run: nothing was written")
     else:

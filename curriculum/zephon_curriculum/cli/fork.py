@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from zephon.cli.common import JsonOption, as_usage, write_json
+from zephon.cli.common import JsonOption, as_usage, past_run, write_json
 from zephon_curriculum.cli.log import RunArgument, counted
 from zephon_curriculum.log.fork import fork_run
+from zephon_curriculum.log.propose import newest_step, read_recipe
 
 AtStepOption = Annotated[
     int, typer.Option("--at-step", min=0, help="The step from which it goes its own way, counted from 0.")
@@ -39,6 +40,8 @@ def fork(
     of at most that many steps.
     """
     step = counted(at_step, trainer_step)
+    for note in notes_on(run, step):
+        typer.echo(note, err=True)
     with as_usage(into="--into"):
         made = fork_run(run, step, into, state=state)
     if as_json:
@@ -57,3 +60,11 @@ def fork(
         )
     else:
         made.shown().write()
+
+
+def notes_on(run: str, step: int) -> list[str]:
+    """Returns what is said of a step that the run never comes to, or has not come to."""
+    recipe, newest = read_recipe(run), newest_step(run)
+    found = past_run(None if recipe is None else recipe.total_steps, step + 1)
+    behind = "" if newest is None or step <= newest + 1 else f"the run is at step {newest + 1}, before {step}"
+    return [note for note in (found, behind) if note]

@@ -1,8 +1,8 @@
 """The curriculum log: proposals by anyone, verdicts by the run, one chain of files; and runs that follow it.
 
-Reading order: `ops.py` and `entries.py` (what is said), `store.py` and `folder.py` (where), `steps.py`,
-`amend.py` and `history.py` (what it comes to), `added.py`, `launch.py`, `attempts.py`, `leader.py` and
-`follow.py` (a run), `propose.py` and `fork.py` (people).
+Reading order: `ops.py` and `entries.py` (what is said), `held.py`, `store.py` and `folder.py` (where),
+`steps.py`, `amend.py`, `history.py` and `judge.py` (what it comes to), `added.py`, `launch.py`,
+`leader.py` and `follow.py` (a run), `documents.py`, `propose.py` and `fork.py` (people).
 """
 
 from __future__ import annotations

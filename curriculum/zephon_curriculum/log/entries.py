@@ -65,7 +65,8 @@ class Refused:
     step: int
     why: str
     first_legal: int | None
-    """The first step that a change could have had; None of a withdrawal of what has begun, which has none."""
+    """The first step that the change could have had, where it came too late; None where no other step would
+    do, as of a withdrawal of what has begun."""
     kind: ClassVar[str] = "refused"
 
 

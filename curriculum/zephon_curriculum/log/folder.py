@@ -29,6 +29,7 @@ from zephon_curriculum.log.entries import (
     read_entry,
     unfinished,
 )
+from zephon_curriculum.log.held import Held
 from zephon_curriculum.log.ops import Replace, SkipDocuments
 from zephon_curriculum.log.store import Store, open_store, probe
 
@@ -54,9 +55,25 @@ class CurriculumLog:
         """Returns whether there is an entry, be it not the first: such a log is broken, and no new one."""
         return any(map(ENTRY.fullmatch, self._store.names()))
 
+    def check_run_folder(self) -> None:
+        """Raises StateError where this is the log of a run folder that does not exist."""
+        run, _, name = self.url.rpartition("/")
+        if name == FOLDER and "://" not in run and not Path(run).exists():
+            raise StateError.explained(
+                f"run folder {run!r} does not exist",
+                got="no such folder",
+                rule="a run makes its folder, and its curriculum log there, when it starts",
+                cure="give the folder of a run that was started, or start one with this `run_folder`",
+            )
+
     def probe(self) -> None:
         """Raises StateError where the storage does not create files exclusively."""
         probe(self._store, self.url)
+
+    def hold(self) -> Held | None:
+        """Returns the lock of the run that follows the log, where the storage has locks; see `held.py`."""
+        with self.writing():
+            return self._store.hold()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from zephon import Opened, Recipe, ScheduleTable, StateError
 from zephon_curriculum.log.entries import (
@@ -25,6 +26,7 @@ from zephon_curriculum.log.entries import (
     read_entry,
 )
 from zephon_curriculum.log.folder import CurriculumLog, read_blobs
+from zephon_curriculum.log.fork import check_state_of
 from zephon_curriculum.log.history import History
 from zephon_curriculum.log.launch import check_recipe
 from zephon_curriculum.log.leader import Leader
@@ -115,6 +117,15 @@ class Updates:
             while self._coming and self._coming[0][0] <= step:
                 found = self._coming.popleft()[1]
             return found
+
+    def check_state(self, state: Mapping[str, Any], table: ScheduleTable) -> None:
+        """Raises StateError for a state of the run that this one is a fork of, from behind the fork."""
+        check_state_of(self.history, self.recipe, state, table)
+
+    def close(self) -> None:
+        """Lets another run follow the log; an exchange after it, of another loader, takes the log again."""
+        if self._leader is not None:
+            self._leader.release()
 
     def exchange(self, step: int) -> None:
         """Decides what waits, on rank 0, and brings all ranks to the same entries; collective.

@@ -11,11 +11,12 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from zephon import ScheduleTable, StateError, find_state, saved_steps, write_state_file
+from zephon import Recipe, ScheduleTable, StateError, find_state, saved_steps, write_state_file
 from zephon_curriculum.figures import plural
 from zephon_curriculum.log.amend import Composed
 from zephon_curriculum.log.entries import Entry, Fork
@@ -216,3 +217,32 @@ def _checked(state: dict[str, object], table: ScheduleTable, at_step: int) -> di
             cure="give a state of the newest attempt of the run",
         )
     return state
+
+
+def check_state_of(history: History, recipe: Recipe, state: Mapping[str, Any], table: ScheduleTable) -> None:
+    """Raises StateError where a log is that of a fork, and `state` one of its parent behind the fork.
+
+    Unless its steps had the shares of `table`. What is no state, or of another recipe, is left to the loader.
+    """
+    forks = [entry for entry in history.entries if isinstance(entry.body, Fork)]
+    if not forks:
+        return
+    fork, own = forks[-1].body, {entry.hash for entry in history.entries[forks[-1].number :]}
+    assert isinstance(fork, Fork)
+    try:
+        fingerprint, steps = json.loads(state["recipe"])["fingerprint"], saved_steps(state)
+        saved = json.loads(state["schedule"])
+        head, past = saved["head"], saved["past"]
+    except (KeyError, ValueError, TypeError):
+        return
+    is_of_run = fingerprint in (recipe.fingerprint(), history.base.fingerprint)
+    if steps <= fork.at_step or head in own or not is_of_run:
+        return
+    if table.past(steps)[0] != past:
+        raise StateError.explained(
+            f"the state is behind the fork: this run folder goes its own way from step {fork.at_step} on",
+            got=f"a state after {plural(steps, 'step')}, of {fork.parent}, with other shares in them",
+            rule="a fork goes on from a state of at most its step",
+            cure=f"give a checkpoint of at most {plural(fork.at_step, 'step')}, or fork at step {steps} or "
+            "later",
+        )

@@ -1,15 +1,15 @@
 """What a log says: its entries in order, the schedule they give, and what waits for a verdict.
 
-Upstream: `folder.py` or the messages of rank 0. Downstream: `follow.py` and the command line. `judge` is the
-law: no time, rank or listing decides anything, only the entries and the step of the exchange.
+Upstream: `folder.py` or the messages of rank 0. Downstream: `judge.py`, `follow.py` and the command line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from zephon import DataError, Recipe, StateError
+from zephon import StateError
 from zephon_curriculum.figures import plural
 from zephon_curriculum.log.amend import Amendment, Blobs, Composed, Layer, begin, check_schedule
 from zephon_curriculum.log.entries import (
@@ -25,11 +25,16 @@ from zephon_curriculum.log.entries import (
     broken,
 )
 from zephon_curriculum.log.folder import CurriculumLog, blob_names, read_blobs
-from zephon_curriculum.log.ops import Add, Replace, SkipDocuments, SkipSteps, Weights, Withdraw
+from zephon_curriculum.log.ops import (
+    Add,
+    Replace,
+    SkipDocuments,
+    SkipSteps,
+    Weights,
+    Withdraw,
+    spelt_alike,
+)
 from zephon_curriculum.log.steps import AmendError
-
-CheckDocuments = Callable[[Composed], None]
-"""Raises DataError where a run does not have the documents that a schedule drops."""
 
 
 class History:
@@ -58,6 +63,7 @@ class History:
         """Returns the history of a log's files, verified; StateError where there is none."""
         entries = log.read()
         if not entries:
+            log.check_run_folder()
             raise StateError.explained(
                 f"curriculum log {log.url!r} has no entries",
                 got="no file 000000.json",
@@ -203,14 +209,29 @@ class History:
 
         One that a proposal which waits withdraws counts no more: what is asked for after that is asked anew.
         """
-        counting = self._not_given_up({*self.begins(), *self.pending})
-        equal = (entry for entry in self.entries if entry.body == proposal)
-        return next((entry for entry in equal if entry.number in counting), None)
+        counting, asked = self._not_given_up({*self.begins(), *self.pending}), _spelt_alike(proposal)
+        waiting_or_counting = ((e, self.proposal(e.number)) for e in self.entries if e.number in counting)
+        return next((e for e, found in waiting_or_counting if found and _spelt_alike(found) == asked), None)
+
+    def withdraws(self, number: int) -> int | None:
+        """Returns the number of a proposal that waits and withdraws entry `number`; or None."""
+        waiting = (n for n in sorted(self.pending) if Withdraw(number) in self.pending[n].ops)
+        return next(waiting, None)
+
+    def is_refused_behind(self, number: int, withdrawal: int) -> bool:
+        """Returns whether a proposal was refused only after entry `withdrawal`: it waited until then."""
+        verdict = self.verdicts.get(number)
+        return isinstance(verdict, Refused) and any(e.body is verdict for e in self.entries[withdrawal:])
 
     def proposal(self, number: int) -> Proposal | None:
         """Returns the proposal of a number, decided or not."""
         body = self.entries[number].body if 0 <= number < len(self.entries) else None
         return body if isinstance(body, Proposal) else None
+
+
+def _spelt_alike(proposal: Proposal) -> Proposal:
+    """Returns a proposal with numbers that are equal in the same words: 5, +5 and 5.0 ask for one thing."""
+    return replace(proposal, ops=tuple(map(spelt_alike, proposal.ops)))
 
 
 def adds(proposals: Iterable[Proposal]) -> dict[str, Mapping[str, Any]]:
@@ -244,7 +265,7 @@ def amended(history: History, number: int, proposal: Proposal, *, is_new: bool =
     what still waits: the run decides on that first.
     """
     composed = history.composed
-    _check_proposal(history, proposal, is_new=is_new)
+    _check_proposal(history, number, proposal, is_new=is_new)
     for op in proposal.ops:
         if isinstance(op, Withdraw):
             composed = composed.without(op.entry)
@@ -255,7 +276,7 @@ def amended(history: History, number: int, proposal: Proposal, *, is_new: bool =
     return composed.with_amendment(Amendment(number=number, at_step=first, until=last, ops=rest))
 
 
-def _check_proposal(history: History, proposal: Proposal, *, is_new: bool) -> None:
+def _check_proposal(history: History, number: int, proposal: Proposal, *, is_new: bool) -> None:
     """Raises AmendError for a proposal that says too little, too much, or what is not there."""
     _need(blob_names(proposal), history.composed.blobs)
     if not proposal.ops:
@@ -291,21 +312,12 @@ def _check_proposal(history: History, proposal: Proposal, *, is_new: bool) -> No
                     f"[{op.start}, {op.stop}) and {proposal.at_step}; without `at_step` it is a"
                 )
             case Withdraw() if not (is_new and op.entry in history.pending):
-                _check_withdraw(history, op.entry)
+                _check_withdraw(history, op.entry, number)
 
 
-def check_skips(proposal: Proposal, recipe: Recipe | None) -> None:
-    """Raises AmendError where a proposal skips steps behind the end of a run of `recipe`."""
-    total_steps = None if recipe is None else recipe.total_steps
-    for op in proposal.ops:
-        if isinstance(op, SkipSteps) and total_steps is not None and op.stop > total_steps:
-            raise AmendError(
-                f"`skip_steps` must lie in the run's steps [0, {total_steps}), got [{op.start}, {op.stop}); "
-                "skip fewer, or give the recipe more `total_steps`"
-            )
-
-
-def _check_withdraw(history: History, number: int) -> None:
+def _check_withdraw(history: History, number: int, withdrawal: int) -> None:
+    if history.is_refused_behind(number, withdrawal):
+        return
     if number not in history.begins():
         why = "it is withdrawn already" if number in history.withdrawn else "it is none that was accepted"
         raise AmendError(f"entry {number} cannot be withdrawn: {why}")
@@ -314,62 +326,3 @@ def _check_withdraw(history: History, number: int) -> None:
         raise AmendError(
             f"entry {number} adds a dataset or withdraws an entry: retire it, or propose it again"
         )
-
-
-def first_step(history: History, proposal: Proposal) -> int:
-    """Returns the first step that a proposal changes."""
-    begins = history.begins()
-    steps = [begins.get(op.entry, proposal.at_step) for op in proposal.ops if isinstance(op, Withdraw)]
-    rest = any(not isinstance(op, Withdraw) for op in proposal.ops)
-    first = min([*steps, *([proposal.at_step] if rest or not steps else [])])
-    return history.composed.effective(first)
-
-
-def why_begun(history: History, proposal: Proposal, step: int) -> str:
-    """Returns why a run at `step` cannot withdraw an entry that a proposal names; empty where it can."""
-    lead, begins = history.base.lead_steps, history.begins()
-    late = (op.entry for op in proposal.ops if isinstance(op, Withdraw))
-    number = next((n for n in late if n in begins and begins[n] <= step + lead), None)
-    if number is None:
-        return ""
-    start = begins[number]
-    earlier = f"go on from a state of at most {plural(start - lead - 1, 'step')}, or " if start > lead else ""
-    return (
-        f"entry {number} begins at step {start}, and at step {step} rows of steps up to {step + lead} may be "
-        f"mixed; only what has not begun can be withdrawn: {earlier}amend against it"
-    )
-
-
-def first_legal(history: History, proposal: Proposal, step: int) -> int | None:
-    """Returns the first step of which a run at `step` accepts a change; None of a withdrawal too late."""
-    if why_begun(history, proposal, step):
-        return None
-    return history.composed.first_free(step + history.base.lead_steps + 1)
-
-
-def judge(
-    history: History, number: int, step: int, recipe: Recipe, check: CheckDocuments | None = None
-) -> Accepted | Refused:
-    """Returns the verdict on a pending proposal in the exchange of `step` of a run of `recipe`."""
-    proposal, ahead = history.pending[number], step + history.base.lead_steps
-    start = first_step(history, proposal)
-    try:
-        if late := why_begun(history, proposal, step):
-            raise AmendError(late)
-        if start <= ahead:
-            raise AmendError(
-                f"it changes step {start}, and at step {step} rows of steps up to {ahead} may be mixed"
-            )
-        check_skips(proposal, recipe)
-        composed = amended(history, number, proposal)
-        if closed := [name for name in composed.names if name not in recipe.names]:
-            raise AmendError(
-                f"dataset {closed[0]!r} is not open in this run, which opens its datasets when it starts: "
-                "stop it, propose this again and start it"
-            )
-        if check is not None and composed.table().drops:
-            check(composed)
-    except (AmendError, DataError) as error:
-        legal = first_legal(history, proposal, step)
-        return Refused(proposal=number, step=step, why=str(error), first_legal=legal)
-    return Accepted(proposal=number, step=step, from_step=start)

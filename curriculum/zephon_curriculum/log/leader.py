@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from zephon import Opened, Recipe, StateError, find_documents
+from zephon import ControllerContext, Opened, Recipe, StateError, find_documents
 from zephon_curriculum.controllers.protocol import (
     Controller,
     Observation,
@@ -21,10 +21,11 @@ from zephon_curriculum.controllers.protocol import (
     make_controller,
 )
 from zephon_curriculum.log.amend import Composed
-from zephon_curriculum.log.attempts import Attempt
 from zephon_curriculum.log.entries import Body, Decision, Entry, Proposal, RecipeChange, UnfinishedError
 from zephon_curriculum.log.folder import CurriculumLog, read_blobs
-from zephon_curriculum.log.history import History, decided, judge
+from zephon_curriculum.log.held import Held
+from zephon_curriculum.log.history import History, decided
+from zephon_curriculum.log.judge import judge
 from zephon_curriculum.log.launch import base_entry, check_recipe, plain, recipe_entry
 from zephon_curriculum.log.steps import AmendError
 
@@ -49,19 +50,32 @@ class Leader:
         self._seen: list[Observation] = []
         self._tried: Body | None = None
         self._raw: dict[str, str] = {}
+        self._held: Held | None = log.hold()
+        self._is_released = False
+        try:
+            self.controller = self._start(lead_steps)
+        except BaseException:  # whoever looks at the error keeps no other from the log
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Lets another run follow the log."""
+        self._held, self._is_released = None, True
+
+    def _start(self, lead_steps: int) -> Controller | None:
+        """Reads the log, or begins it, and returns the controller."""
+        log, config = self._files, self._recipe.controller
         with log.reading():
             self._take(log.read())
         with log.writing():
             log.probe()
-            if not history.entries:
-                self._append(base_entry(log, self._recipe, self._table, lead_steps))
-        check_recipe(history, self._recipe)
-        config = self._recipe.controller
-        self.controller = (
-            None if config is None else make_controller(config, self._recipe.controller_context(self._table))
-        )
-        with log.writing():  # once nothing else can refuse the launch
-            self._attempt = Attempt(log.url)
+            if not self._history.entries:
+                self._write(base_entry(log, self._recipe, self._table, lead_steps))
+        check_recipe(self._history, self._recipe)
+        return None if config is None else make_controller(config, self._context())
+
+    def _context(self) -> ControllerContext:
+        return self._recipe.controller_context(self._table)
 
     def take_raw(self) -> dict[str, str]:
         """Returns the files that the entries since the last call name, as they were read."""
@@ -89,6 +103,8 @@ class Leader:
         But for a recipe's new schedule, which can only begin where the run goes on. `at_start` says that no
         row of `step` is mixed.
         """
+        if self._is_released:
+            self._held, self._is_released = self._files.hold(), False
         if not self._has_begun:
             self._begin(step, at_start)
         try:
@@ -108,7 +124,6 @@ class Leader:
         now = time.monotonic()
         if now - self._last_poll >= self._poll_s:
             self._last_poll = now
-            self._attempt.meet()
             number = len(self._history.entries)
             found, self._unfinished = self._files.read_new(number, self._history.head)
             for entry in found:
@@ -125,10 +140,6 @@ class Leader:
             self._history.add(entry, blobs)
 
     def _write(self, body: Body) -> None:
-        self._attempt.settle()
-        self._append(body)
-
-    def _append(self, body: Body) -> None:
         history, self._tried = self._history, body
         looked, self._last_poll = self._last_poll, -self._poll_s  # with no answer, look at once
         self._take(self._files.append(body, len(history.entries), history.head, self._refuse_other_run))
@@ -182,8 +193,7 @@ class Leader:
         fresh = [observation for observation in self._seen if observation.step > newest]
         if not fresh:
             return None
-        context = self._recipe.controller_context(self._table)
-        found = consult(controller, context, [*before, *fresh])
+        found = consult(controller, self._context(), [*before, *fresh])
         decision = Decision(
             step=step,
             from_step=history.composed.first_free(step + history.base.lead_steps + 1),

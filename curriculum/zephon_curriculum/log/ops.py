@@ -183,6 +183,23 @@ def op_json(op: Op) -> dict[str, Any]:
     return found
 
 
+def spelt_alike(op: Op) -> Op:
+    """Returns an op with its numbers in one spelling and order: equal for what asks for the same."""
+
+    def alike(given: Numbers) -> Numbers:
+        return tuple(sorted((name, str(exact(number))) for name, number in given))
+
+    match op:
+        case Weights(weights=given):
+            return Weights(alike(given))
+        case Scale(factors=given):
+            return Scale(alike(given))
+        case Points(points=given):
+            return Points(alike(given))
+        case _:
+            return op
+
+
 def describe(op: Op) -> str:
     """Returns an op in a few words."""
     match op:

@@ -18,16 +18,11 @@ from typing import Any, TypedDict
 from zephon import Recipe, ScheduleTable, ZephonError, last_steps, read_log_files
 from zephon_curriculum.log.added import dataset_of
 from zephon_curriculum.log.amend import Blobs, Composed, Document, check_schedule
+from zephon_curriculum.log.documents import check_documents, document_of
 from zephon_curriculum.log.entries import Entry, Proposal, body_json, read_body
 from zephon_curriculum.log.folder import CurriculumLog, documents_hash, table_hash
-from zephon_curriculum.log.history import (
-    History,
-    amended,
-    check_skips,
-    first_legal,
-    first_step,
-    why_begun,
-)
+from zephon_curriculum.log.history import History, amended
+from zephon_curriculum.log.judge import check_skips, first_legal, first_step, why_begun
 from zephon_curriculum.log.ops import (
     Add,
     Op,
@@ -118,10 +113,12 @@ def make_draft(
     *,
     newest_step: int | None = None,
     recipe: Recipe | None = None,
+    lock: Mapping[str, Any] | None = None,
 ) -> Draft:
     """Returns the proposal of a request and its effect; AmendError where the log as it is leaves no such.
 
-    Writes nothing. `newest_step` is where the run is and `recipe` says its end, where they are known.
+    Writes nothing. `newest_step` is where the run is, `recipe` says its end and `lock` what documents it has,
+    where they are known.
     """
     with log.reading():
         history = History.read(log)
@@ -137,6 +134,8 @@ def make_draft(
         )
     )
     check_skips(proposal, recipe)
+    if lock is not None:
+        check_documents([d for documents in blobs.documents.values() for d in documents], lock)
     before = history.composed
     repeats = None if request.again else history.same(proposal)
     step = None if newest_step is None else newest_step + 1
@@ -225,7 +224,9 @@ def _blobs(request: Request, names: tuple[str, ...]) -> Blobs:
         check_schedule(request.schedule, names)
         tables[table_hash(request.schedule)] = request.schedule
     if request.skip_documents is not None:
-        found = tuple(sorted({_document(list(given), "skip_documents") for given in request.skip_documents}))
+        found = tuple(
+            sorted({document_of(list(given), "skip_documents") for given in request.skip_documents})
+        )
         if not found:
             raise AmendError("the list of documents to skip is empty")
         documents[documents_hash(found)] = found
@@ -252,42 +253,6 @@ def _ops(request: Request, blobs: Blobs) -> Iterable[Op]:
         yield SkipSteps(*request.skip_steps)
     for sha, documents in blobs.documents.items():
         yield SkipDocuments(sha, len(documents))
-
-
-def read_documents(path: str | os.PathLike[str]) -> tuple[Document, ...]:
-    """Returns the documents of a list: lines `dataset file record`, JSON lines, or `zephon show --json`."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: a list of documents is UTF-8: {error}") from None
-    try:
-        data = json.loads(text)
-    except ValueError:
-        data = None
-    if isinstance(data, dict) and "rows" in data:
-        pieces = [piece for row in data["rows"] for piece in row["pieces"]]
-        return tuple(sorted({_document(piece, str(path)) for piece in pieces}))
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    return tuple(sorted({_document(_line(line), f"{path}, line {number}") for number, line in lines}))
-
-
-def _line(line: str) -> object:
-    try:
-        return json.loads(line)
-    except ValueError:
-        name, _, rest = line.strip().partition(" ")
-        file, _, record = rest.rpartition(" ")
-        return [name, file.strip(), record]
-
-
-def _document(given: object, where: str) -> Document:
-    fields = [given.get(n) for n in ("dataset", "file", "record")] if isinstance(given, Mapping) else given
-    if isinstance(fields, list) and len(fields) == 3:
-        name, file, record = fields
-        is_record = type(record) in (int, str) and str(record).isdecimal()
-        if isinstance(name, str) and isinstance(file, str) and name and file and is_record:
-            return name, file, int(record)
-    raise ValueError(f"{where}: a document is `dataset file record`, got {given!r:.80}")
 
 
 def read_added(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:

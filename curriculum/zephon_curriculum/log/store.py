@@ -19,6 +19,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from zephon import StateError
+from zephon_curriculum.log.held import Held, hold
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EACCES)
 """What a file system says that has no hard links."""
@@ -30,6 +31,10 @@ class LocalStore:
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
+
+    def hold(self) -> Held | None:
+        """Returns the lock on the folder, where there is such; StateError where another process has it."""
+        return hold(self._folder)
 
     def read(self, name: str) -> bytes | None:
         """Returns what a file holds, or None where there is none."""
@@ -119,6 +124,10 @@ class RemoteStore:
 
     def __init__(self, system: Any, folder: str) -> None:
         self._system, self._folder = system, folder.rstrip("/")
+
+    def hold(self) -> Held | None:
+        """Returns None: such storage has no locks."""
+        return None
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"

@@ -169,6 +169,29 @@ def test_a_log_that_is_spoilt_in_mid_run_ends_all_ranks_with_one_report(
     assert not left_over(str(tmp_path))
 
 
+def test_a_second_launch_while_the_first_lives_ends_with_one_report_and_writes_nothing(
+    titan: Titan, corpus: Corpus, tmp_path: Path
+) -> None:
+    run = LoggedRun(corpus=corpus, folder=tmp_path, dp_world_size=2, pauses=(PAUSE,))
+    jobs, files = list[Job](), list[dict[Path, bytes]]()
+
+    def launch() -> None:
+        for _ in range(2):
+            files.append({path: path.read_bytes() for path in run.data.rglob("*") if path.is_file()})
+            if not jobs:
+                jobs.append(titan.call(4, tmp_path / "second", replace(run, dp_world_size=4).take_steps))
+
+    thread = while_it_runs(run, launch)
+    titan.call(2, tmp_path, run.take_steps).ok()
+    thread.join()
+    assert jobs[0].codes == (5,) * 4, jobs[0].tail()
+    assert "Traceback" not in jobs[0].log
+    assert jobs[0].log.count("another run follows this curriculum log") == 1
+    assert "\n  got:  it is held by process " in jobs[0].logs[0]
+    assert files[0] == files[1]
+    assert list(run.digests()) == list(range(STEPS))
+
+
 def test_peers_with_the_same_batches_follow_too(
     titan: Titan, corpus: Corpus, fresh: dict[int, str], tmp_path: Path
 ) -> None:

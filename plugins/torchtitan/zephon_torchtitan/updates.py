@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -86,6 +86,12 @@ class EndsTogether:
         """Returns the table in force from `step` on, or None where nothing changes."""
         table: ScheduleTable | None = self._updates.update(step)
         return table
+
+    def check_state(self, state: Mapping[str, Any], table: ScheduleTable) -> None:
+        """Raises StateError where the updates know why a state does not fit."""
+        check = getattr(self._updates, "check_state", None)
+        if check is not None:
+            check(state, table)
 
     def exchange(self, step: int) -> None:
         """Agrees with all ranks; where rank 0 cannot, all of them end. Collective."""
