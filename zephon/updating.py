@@ -111,7 +111,7 @@ class TableInForce:
         return True
 
     def close(self) -> None:
-        """Ends the waiting of the thread that mixes; lets updates that have `close()` give up what they hold."""
+        """Ends the waiting of the thread that mixes; updates that have `close()` give up what they hold."""
         self._is_closed = True
         with self._moved:
             self._moved.notify_all()
