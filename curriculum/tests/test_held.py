@@ -133,7 +133,7 @@ def test_a_start_goes_on_at_once_after_a_kill_whatever_child_lives_on(tmp_path: 
         first.does(2)
         child = int(first.does("fork"))
         first.signal(signal.SIGKILL)
-        first.process.join(WAIT_S)
+        first.process.join()  # with a time it would wait for the child, which has the pipe that tells the end
         try:
             with run(OPENED, log, world=WORLD) as ranks:
                 assert ranks.steps(3) == digests(OPENED, 3)
