@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -245,6 +245,29 @@ def test_a_batch_whose_line_cannot_be_written_is_not_delivered(
         assert loader.state_dict() == before
         with pytest.raises(ZephonError, match="earlier error"):
             next(loader)
+
+
+def test_a_log_of_which_the_first_line_cannot_be_written_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, opened = list[IO[Any]](), Path.open
+
+    def on_full_disk(path: Path, *args: Any, **keywords: Any) -> IO[Any]:
+        stream: IO[Any] = opened(path, *args, **keywords)
+        if path.suffix == ".jsonl" and args == ("x",):
+            made.append(stream)
+            with Path("/dev/full").open("wb") as full:
+                os.dup2(full.fileno(), stream.fileno())
+        return stream
+
+    monkeypatch.setattr(Path, "open", on_full_disk)
+    options = LoaderOptions(executor="inline", run_folder=tmp_path / "run")
+    with (
+        Loader(open_small(make_recipe()), options) as loader,
+        pytest.raises(StateError, match="No space left"),
+    ):
+        next(loader)
+    assert [stream.closed for stream in made] == [True]
 
 
 def test_a_run_folder_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class BatchLog:
             if is_ours or (first < ranks.lanes.stop and ranks.lanes.start < last):
                 attempt = 1 + _attempt(path)
                 break
-        stream = (self._folder / f"rank_{ranks.dp_rank:05d}_{attempt:05d}.jsonl").open(
+        stream = self._stream = (self._folder / f"rank_{ranks.dp_rank:05d}_{attempt:05d}.jsonl").open(
             "x", encoding="utf-8", buffering=1
         )
         self.attempt = attempt
@@ -138,13 +138,12 @@ class BatchLog:
             ) from error
 
     def _append(self, batch: Batch, restores: int, table: ScheduleTable) -> None:
-        if self._stream is None:
-            self._stream = self._start(restores, table)
+        stream = self._stream or self._start(restores, table)
         tokens = {name: int(column.sum()) for name, column in batch.tokens_by_dataset.items()}
         line: dict[str, Any] = {"step": batch.step, "rows": digest(batch), "tokens": tokens}
         if table is not self._table:
             line["schedule"] = self._take_table(table)
-        self._stream.write(json.dumps(line, separators=(",", ":")) + "\n")
+        stream.write(json.dumps(line, separators=(",", ":")) + "\n")
 
     def close(self) -> None:
         """Closes the file."""

@@ -259,5 +259,5 @@ def newest_table(folder: Path) -> ScheduleTable | None:
         for line in stream:
             if '"schedule"' in line:
                 with contextlib.suppress(json.JSONDecodeError):  # a line that was cut off by a kill
-                    schedule = str(json.loads(line)["schedule"])
+                    schedule = str(json.loads(line).get("schedule", schedule))  # a dataset may have that name
     return read_table(folder, schedule)

@@ -86,6 +86,12 @@ def test_an_exact_plan_estimates_nothing(recipe: Path) -> None:
     assert "code does not end in 60 steps" in endless.stdout
 
 
+def test_estimates_beside_an_exact_plan_are_refused(recipe: Path) -> None:
+    found = run(recipe, "--exact", "--estimates", str(recipe.with_name("estimates.json")))
+    assert found.exit_code == 2
+    assert "--exact counts every document" in found.output
+
+
 def test_an_exact_plan_says_why_a_dataset_does_not_end(recipe: Path) -> None:
     shown = run(recipe, "--exact").stdout
     data = json.loads(run(recipe, "--exact", "--json").stdout)
@@ -125,6 +131,8 @@ def test_steps_past_the_run_are_said(recipe: Path) -> None:
         assert "of 60; positions that are parts of the run are parts of that" in text
         assert f"--set total_steps={steps} stretches them" in text
     assert "past the recipe" not in run(ramp, "--steps", "60").stdout
+    text = run(ramp, "--steps", "9000000").stdout
+    assert "of 60\n" in text  # the ramp of so many steps is one that no table holds
 
 
 def test_bounds_make_another_schedule_that_a_recipe_can_take(recipe: Path) -> None:

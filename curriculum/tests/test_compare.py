@@ -98,6 +98,12 @@ def test_the_first_step_of_other_shares_and_the_tokens_planned() -> None:
     }
 
 
+@pytest.mark.parametrize("steps", [0, -5])
+def test_steps_to_plan_that_no_run_has_are_refused(place: Path, steps: int) -> None:
+    with pytest.raises(ValueError, match=f"`steps` must be a whole number >= 1, got {steps}"):
+        compare(on_disk(place), on_disk(place), steps=steps)
+
+
 def test_of_runs_without_an_end_the_tokens_of_a_step_are_compared() -> None:
     ours = make_recipe(schedule=STAGES)
     theirs = make_recipe(schedule=Stages({0: {"web": 3, "code": 1}, 7: {"web": 3, "code": 5}}))

@@ -18,6 +18,7 @@ from zephon import (
     Recipe,
     ScheduleTable,
     changed_lock,
+    check_whole,
     read_lock,
     read_log_files,
 )
@@ -132,6 +133,8 @@ def compare(a: Named, b: Named, *, steps: int | None = None, how: Opening = PLAI
     smaller `total_steps`, else tokens are of one step, after the last change. Cost: of runs, a pass over
     their batch logs and 32 bytes a row.
     """
+    if steps is not None:
+        check_whole("`steps`", steps, 1)
     sides = (_read(a, how), _read(b, how))
     ours, theirs = sides
     logged = _compare_rows(ours, theirs)

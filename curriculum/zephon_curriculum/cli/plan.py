@@ -108,6 +108,8 @@ def plan(
         caps=parse_pairs(caps or (), option="--cap"),
         floors=parse_pairs(floors or (), option="--floor"),
     )
+    if exact and estimates is not None:
+        raise typer.BadParameter("--exact counts every document; leave --estimates out, or --exact")
     given = None if estimates is None else Estimates.read(estimates)
     with LateProgress() as progress:
         found = _work(asked, given, measures=not no_estimate, exact=exact, progress=progress)

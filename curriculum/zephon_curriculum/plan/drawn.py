@@ -100,7 +100,7 @@ class Tally:
         self.drawn = np.zeros((num_datasets, num_lanes), np.int64)
         """With what is skipped."""
         self.last_drawn = np.full((num_datasets, num_lanes), -1, np.int64)
-        """The step that drew last of each; -1: none did."""
+        """The step that drew last of each, the first where none did; -1: none is made."""
         self.trained = np.zeros(num_datasets, np.int64)
 
     def add(self, batch: Batch, skipped: Int64) -> None:

@@ -70,7 +70,10 @@ def tell(recipe: Recipe, asked: Curve, steps: int, exact: ExactEnds | None) -> I
 
 def _not_stretched(recipe: Recipe, last: int, steps: int) -> str:
     """Returns what to add where a schedule would be another one in a run of so many steps."""
-    stretched = replace(recipe, total_steps=steps).compile_schedule()
+    try:
+        stretched = replace(recipe, total_steps=steps).compile_schedule()
+    except ValueError:  # of so many steps there is none: more changes than a table holds
+        return ""
     if stretched.first_difference(recipe.compile_schedule(), steps) is None:
         return ""
     return (

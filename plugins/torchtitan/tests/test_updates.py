@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from plugins.torchtitan.tests.test_verify import zephon
 from zephon_curriculum.log.added import recipe_of_run
 from zephon_curriculum.log.entries import Accepted, Refused
 from zephon_curriculum.log.ops import Add
+from zephon_torchtitan.updates import EndsTogether
 
 WEIGHTS = {"short": 1, "long": 9}
 AT_STEP, LATE_STEP, PAUSE = 8, 5, 3
@@ -53,6 +55,14 @@ def amend_twice(run: LoggedRun) -> None:
     """Proposes what comes in time, and what comes too late."""
     assert propose(run.log, AT_STEP, WEIGHTS) == 1
     assert propose(run.log, LATE_STEP, {"short": 9, "long": 1}) == 2
+
+
+def test_a_loader_that_is_closed_lets_another_run_follow_the_log() -> None:
+    closed = list[str]()
+    updates = SimpleNamespace(lead_steps=2, head="", close=lambda: closed.append("log"))
+    EndsTogether(updates).close()
+    assert closed == ["log"]
+    EndsTogether(SimpleNamespace(lead_steps=2, head="")).close()  # of updates that hold nothing
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,12 @@ class EndsTogether:
         if check is not None:
             check(state, table)
 
+    def close(self) -> None:
+        """Lets another run follow the log, as the loader is closed."""
+        close = getattr(self._updates, "close", None)
+        if close is not None:
+            close()
+
     def exchange(self, step: int) -> None:
         """Agrees with all ranks; where rank 0 cannot, all of them end. Collective."""
         try:
