@@ -249,9 +249,9 @@ def test_a_glob_over_a_url_reaches_what_it_reaches_on_a_disk(data: st.DataObject
         kept = [p for p in dict.fromkeys(paths) if not any(other.startswith(f"{p}/") for other in paths)]
         make(Path(folder), *kept)
         for path in kept:
-            system.pipe(f"/root/{path}", path.encode())
+            system.pipe(f"/top/{path}", path.encode())
         try:
-            assert listed(Path(folder), pattern) == listed(Path(folder), f"memory://root/{pattern}")
+            assert listed(Path(folder), pattern) == listed(Path(folder), f"memory://top/{pattern}")
         finally:
             system.store.clear()
             system.pseudo_dirs[:] = [""]

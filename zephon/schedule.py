@@ -80,7 +80,11 @@ class ControllerContext:
 
 @runtime_checkable
 class ScheduleUpdates(Protocol):
-    """Schedule updates that reach a running loader at step boundaries."""
+    """Schedule updates that reach a running loader at step boundaries.
+
+    They may also have `check_state(state, table)`, which raises StateError where they know why a state does
+    not fit that is restored, and `close()`, which gives up what they hold as the loader is closed.
+    """
 
     lead_steps: int
     """The loader mixes rows of at most this many steps after the step that is being delivered."""

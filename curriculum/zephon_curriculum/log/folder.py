@@ -12,7 +12,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from zephon import ScheduleTable, StateError
@@ -31,7 +32,7 @@ from zephon_curriculum.log.entries import (
 )
 from zephon_curriculum.log.held import Held
 from zephon_curriculum.log.ops import Replace, SkipDocuments
-from zephon_curriculum.log.store import Store, open_store, probe
+from zephon_curriculum.log.store import Store, explaining, open_store, probe
 
 FOLDER = "curriculum"
 """The log's folder in a run folder."""
@@ -75,31 +76,21 @@ class CurriculumLog:
         with self.writing():
             return self._store.hold()
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[None]:
         """Gives a part of the program in which a write that the storage refuses is explained to people."""
-        try:
-            yield
-        except OSError as error:
-            raise StateError.explained(
-                f"curriculum log {self.url!r} cannot be written",
-                got=str(error),
-                rule="all that is said in a log is a new file in its folder, whole or not there",
-                cure="make room there, or let this user create files in it, and try again",
-            ) from error
+        return explaining(
+            f"curriculum log {self.url!r} cannot be written",
+            rule="all that is said in a log is a new file in its folder, whole or not there",
+            cure="make room there, or let this user create files in it, and try again",
+        )
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> AbstractContextManager[None]:
         """Gives a part of the program in which storage that gives no answer is explained to people."""
-        try:
-            yield
-        except OSError as error:
-            raise StateError.explained(
-                f"curriculum log {self.url!r} cannot be read",
-                got=str(error),
-                rule="a start and a proposal stand on all that the log says",
-                cure="bring the storage back, or let this user read the folder, and try again",
-            ) from error
+        return explaining(
+            f"curriculum log {self.url!r} cannot be read",
+            rule="a start and a proposal stand on all that the log says",
+            cure="bring the storage back, or let this user read the folder, and try again",
+        )
 
     def read(self) -> list[Entry]:
         """Returns all entries, oldest first, the chain verified; StateError names the file that breaks it.

@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from zephon_curriculum.log.entries import Entry, Fork
 from zephon_curriculum.log.folder import FOLDER, CurriculumLog, log_of
 from zephon_curriculum.log.history import History
 from zephon_curriculum.log.propose import RECIPE, check_at_step
-from zephon_curriculum.log.store import LocalStore
+from zephon_curriculum.log.store import LocalStore, explaining
 from zephon_curriculum.results import Readable, Shown
 
 COPIED = (RECIPE, "lock.json", "start.json")
@@ -132,18 +133,13 @@ def fork_run(
     )
 
 
-@contextlib.contextmanager
-def _writing(place: Path) -> Iterator[None]:
+def _writing(place: Path) -> AbstractContextManager[None]:
     """Gives a part of the program in which a write that the storage refuses is explained to people."""
-    try:
-        yield
-    except OSError as error:
-        raise StateError.explained(
-            f"no fork can be made at {os.fspath(place)!r}",
-            got=str(error),
-            rule="a fork is written whole in a hidden folder beside and then renamed; nothing of it is left",
-            cure="make room there, or let this user create folders, or give another folder",
-        ) from error
+    return explaining(
+        f"no fork can be made at {os.fspath(place)!r}",
+        rule="a fork is written whole in a hidden folder beside and then renamed; nothing of it is left",
+        cure="make room there, or let this user create folders, or give another folder",
+    )
 
 
 @contextlib.contextmanager

@@ -96,6 +96,15 @@ class LocalStore:
 
 
 @contextlib.contextmanager
+def explaining(what: str, *, rule: str, cure: str) -> Iterator[None]:
+    """Gives a part of the program in which an error of the storage is a StateError that people understand."""
+    try:
+        yield
+    except OSError as error:
+        raise StateError.explained(what, got=str(error), rule=rule, cure=cure) from error
+
+
+@contextlib.contextmanager
 def _no_half(store: Store, name: str, data: bytes) -> Iterator[None]:
     """Gives the part that writes a file created here; where it fails, removes what is not the whole."""
     try:
